@@ -20,12 +20,12 @@ const (
 	// FlagUnicast in SubFlags tells that the relay agent received the request by unicast.
 	FlagUnicast = 0x80
 
-	// MaxAgent is the most bytes that the sub-options together may take.
-	MaxAgent = 255
+	// MaxOption82 is the most bytes that the sub-options together may take.
+	MaxOption82 = 255
 )
 
 // AppendSub appends a sub-option to the value of an option 82 under construction. The caller keeps the whole
-// within MaxAgent.
+// within MaxOption82.
 func AppendSub(b []byte, code byte, value []byte) []byte {
 	return append(append(b, code, byte(len(value))), value...)
 }
@@ -86,8 +86,8 @@ func SumSubs(value []byte) (subs Subs, sum uint32) {
 	}
 }
 
-// HasAgent tells whether a relay agent information option is there already.
-func (m Message) HasAgent() bool {
+// HasOption82 tells whether a relay agent information option is there already.
+func (m Message) HasOption82() bool {
 	_, found := m.Option(OptionAgent)
 	return found
 }
@@ -111,13 +111,13 @@ func (m Message) end() (at int, ok bool) {
 	}
 }
 
-// AppendAgent adds an option 82 as the last option before END (RFC 3046 section 2.1), over the pads behind it. It
+// AppendOption82 adds an option 82 as the last option before END (RFC 3046 section 2.1), over the pads behind it. It
 // returns the message as it was, and false, where that does not fit into limit bytes or the message's memory, or where
 // the options are cut off.
-func (m Message) AppendAgent(value []byte, limit int) (Message, bool) {
+func (m Message) AppendOption82(value []byte, limit int) (Message, bool) {
 	at, ok := m.end()
 	n := at + 2 + len(value) + 1
-	if !ok || len(value) > MaxAgent || n > limit || n > cap(m) {
+	if !ok || len(value) > MaxOption82 || n > limit || n > cap(m) {
 		return m, false
 	}
 	if n > len(m) {
@@ -129,8 +129,8 @@ func (m Message) AppendAgent(value []byte, limit int) (Message, bool) {
 	return m, true
 }
 
-// StripAgents removes every option 82.
-func (m Message) StripAgents() Message {
+// StripOption82 removes every option 82.
+func (m Message) StripOption82() Message {
 	for {
 		at, n := m.lastAgent()
 		if n == 0 {
@@ -140,13 +140,13 @@ func (m Message) StripAgents() Message {
 	}
 }
 
-// JoinAgent adds sub-options behind those of another relay agent: in the first option 82, which takes in the others
+// JoinOption82 adds sub-options behind those of another relay agent: in the first option 82, which takes in the others
 // (RFC 3396 section 7), since there are servers that read one only. What is behind END may be overwritten. It returns
 // the message as it was, and false, where that does not fit into one option, limit bytes or the message's memory, or
 // where an option is cut off.
-func (m Message) JoinAgent(value []byte, limit int) (Message, bool) {
+func (m Message) JoinOption82(value []byte, limit int) (Message, bool) {
 	at, ok := m.end()
-	var others [MaxAgent]byte // the values of all options 82 but the first
+	var others [MaxOption82]byte // the values of all options 82 but the first
 	first, length, joined, removed := 0, 0, 0, 0
 	for i := offFirst; ok; {
 		code, agent, after, more := m.next(i)
@@ -160,7 +160,7 @@ func (m Message) JoinAgent(value []byte, limit int) (Message, bool) {
 			if first == 0 {
 				first, length = after-len(agent), len(agent)
 			} else {
-				ok = ok && joined+len(agent) <= MaxAgent
+				ok = ok && joined+len(agent) <= MaxOption82
 				joined += copy(others[joined:], agent)
 				removed += 2 + len(agent)
 			}
@@ -168,7 +168,7 @@ func (m Message) JoinAgent(value []byte, limit int) (Message, bool) {
 		i = after
 	}
 	n := at - removed + joined + len(value) + 1
-	if !ok || first == 0 || length+joined+len(value) > MaxAgent || n > limit || n > cap(m) {
+	if !ok || first == 0 || length+joined+len(value) > MaxOption82 || n > limit || n > cap(m) {
 		return m, false
 	}
 	for removed > 0 {
@@ -275,8 +275,8 @@ func (m Message) cut(at, n int) Message {
 	return m[:len(m)-n]
 }
 
-// Agents yields the values of the options 82, in their order.
-func (m Message) Agents(yield func(value []byte) bool) {
+// Options82 yields the values of the options 82, in their order.
+func (m Message) Options82(yield func(value []byte) bool) {
 	for code, value := range m.Options {
 		if code == OptionAgent && !yield(value) {
 			return

@@ -8,7 +8,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-func TestAppendAgent(t *testing.T) {
+func TestAppendOption82(t *testing.T) {
 	agent := AppendSub(AppendSub(nil, SubCircuitID, []byte("vlan7")), SubLinkSelection, []byte{192, 0, 2, 1})
 	option := append([]byte{82, byte(len(agent))}, agent...)
 	added := func(tail ...byte) []byte { return append(append([]byte{53, 1, 1}, option...), tail...) }
@@ -33,7 +33,7 @@ func TestAppendAgent(t *testing.T) {
 			if test.limit == 0 {
 				test.limit = 600
 			}
-			got, ok := Message(slot).AppendAgent(agent, test.limit)
+			got, ok := Message(slot).AppendOption82(agent, test.limit)
 			want := []byte(test.m)
 			if test.want != nil {
 				want = with(test.want...)
@@ -77,7 +77,7 @@ func TestJoinAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			slot := make([]byte, len(test.m), 900)
 			copy(slot, test.m)
-			got, ok := Message(slot).JoinAgent(link, 560)
+			got, ok := Message(slot).JoinOption82(link, 560)
 			want := []byte(test.m)
 			if test.want != nil {
 				want = with(test.want...)
@@ -96,13 +96,13 @@ func TestStripSubs(t *testing.T) {
 		m, want Message
 		strip   func(Message) Message
 	}{
-		"the only one": {with(53, 1, 2, 82, 2, 1, 0, 255, 0), with(53, 1, 2, 255, 0), Message.StripAgents},
-		"all":          {with(82, 2, 1, 0, 53, 1, 2, 82, 0, 255), with(53, 1, 2, 255), Message.StripAgents},
-		"none":         {with(53, 1, 2, 255), with(53, 1, 2, 255), Message.StripAgents},
+		"the only one": {with(53, 1, 2, 82, 2, 1, 0, 255, 0), with(53, 1, 2, 255, 0), Message.StripOption82},
+		"all":          {with(82, 2, 1, 0, 53, 1, 2, 82, 0, 255), with(53, 1, 2, 255), Message.StripOption82},
+		"none":         {with(53, 1, 2, 255), with(53, 1, 2, 255), Message.StripOption82},
 		"before no end": {
-			with(53, 1, 2, 82, 2, 1, 0), with(53, 1, 2), Message.StripAgents,
+			with(53, 1, 2, 82, 2, 1, 0), with(53, 1, 2), Message.StripOption82,
 		},
-		"BOOTP":           {fixed(), fixed(), Message.StripAgents},
+		"BOOTP":           {fixed(), fixed(), Message.StripOption82},
 		"as sent":         {with(82, 9, 1, 1, 't', 1, 1, 'm', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
 		"sorted":          {with(82, 12, 1, 1, 't', 1, 1, 'm', 2, 1, 't', 5, 1, 9, 255), with(82, 6, 1, 1, 't', 2, 1, 't', 255), ours(both, sum)},
 		"two options":     {with(82, 3, 1, 1, 't', 82, 6, 1, 1, 'm', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
@@ -148,9 +148,9 @@ func FuzzAgent(f *testing.F) {
 		if m.Check() != OK {
 			return
 		}
-		had := m.HasAgent()
+		had := m.HasOption82()
 		end, _ := m.end()
-		added, ok := m.AppendAgent(agent, 1<<16)
+		added, ok := m.AppendOption82(agent, 1<<16)
 		if !ok {
 			if !bytes.Equal(added, b) {
 				t.Fatal("changed though it did not fit")
@@ -168,7 +168,7 @@ func FuzzAgent(f *testing.F) {
 				}
 			}
 		}
-		if stripped := added.StripAgents(); stripped.HasAgent() {
+		if stripped := added.StripOption82(); stripped.HasOption82() {
 			t.Fatal("an option 82 is left")
 		}
 	})
@@ -199,7 +199,7 @@ func FuzzJoin(f *testing.F) {
 		before = collect(m)
 		value := AppendSub(nil, SubLinkSelection, link)
 		subs, sum := SumSubs(value)
-		joined, ok := m.JoinAgent(value, 1<<16)
+		joined, ok := m.JoinOption82(value, 1<<16)
 		if !ok {
 			if !bytes.Equal(joined, b) {
 				t.Fatal("changed though it did not fit")
@@ -207,7 +207,7 @@ func FuzzJoin(f *testing.F) {
 			return
 		}
 		agents := 0
-		for range joined.Agents {
+		for range joined.Options82 {
 			agents++
 		}
 		if agents != 1 {

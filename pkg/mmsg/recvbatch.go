@@ -13,40 +13,40 @@ const (
 	SlotLen  = 2560
 )
 
-// RecvBatch is the memory that a reader receives its packets in. Each packet has a slot: front free bytes (for a
+// RecvBatch is the memory that a reader receives its packets in. Each packet has a slot: headroom free bytes (for a
 // header that the caller prepends), the packet, and free bytes behind it.
 type RecvBatch struct {
-	headers []header
-	iovs    []unix.Iovec
-	names   []Sockaddr
-	control [][controlLen]byte
-	slots   [][]byte
-	front   int // bytes left free in front of a packet
-	used    int // how many headers the kernel has written to
+	headers  []header
+	iovs     []unix.Iovec
+	names    []Sockaddr
+	control  [][controlLen]byte
+	slots    [][]byte
+	headroom int // bytes left free in front of a packet
+	used     int // how many headers the kernel has written to
 }
 
-// NewRecvBatch makes a batch for packets of at most Received bytes, with front bytes free before each.
-func NewRecvBatch(front int) *RecvBatch {
+// NewRecvBatch makes a batch for packets of at most Received bytes, with headroom bytes free before each.
+func NewRecvBatch(headroom int) *RecvBatch {
 	slots, memory := make([][]byte, Batch), make([]byte, Batch*SlotLen)
 	for i := range slots {
 		slots[i] = memory[i*SlotLen : (i+1)*SlotLen : (i+1)*SlotLen]
 	}
-	return NewRecvBatchOf(slots, front, Received)
+	return NewRecvBatchOf(slots, headroom, Received)
 }
 
 // NewRecvBatchOf makes a batch of given slots, for packets of at most length bytes.
-func NewRecvBatchOf(slots [][]byte, front, length int) *RecvBatch {
+func NewRecvBatchOf(slots [][]byte, headroom, length int) *RecvBatch {
 	in := &RecvBatch{
-		headers: make([]header, len(slots)),
-		iovs:    make([]unix.Iovec, len(slots)),
-		names:   make([]Sockaddr, len(slots)),
-		control: make([][controlLen]byte, len(slots)),
-		slots:   slots,
-		front:   front,
-		used:    len(slots),
+		headers:  make([]header, len(slots)),
+		iovs:     make([]unix.Iovec, len(slots)),
+		names:    make([]Sockaddr, len(slots)),
+		control:  make([][controlLen]byte, len(slots)),
+		slots:    slots,
+		headroom: headroom,
+		used:     len(slots),
 	}
 	for i := range in.headers {
-		in.iovs[i].Base = &slots[i][front]
+		in.iovs[i].Base = &slots[i][headroom]
 		in.iovs[i].SetLen(length)
 		h := &in.headers[i]
 		h.Iov = &in.iovs[i]
@@ -76,8 +76,8 @@ func (in *RecvBatch) Receive(fd, limit, flags int) (int, unix.Errno) {
 // Packet returns packet i, with capacity up to the end of its slot, and whether it is whole.
 func (in *RecvBatch) Packet(i int) (b []byte, whole bool) {
 	h := &in.headers[i]
-	end := in.front + min(int(h.n), int(in.iovs[i].Len))
-	return in.slots[i][in.front:end], h.Flags&unix.MSG_TRUNC == 0
+	end := in.headroom + min(int(h.n), int(in.iovs[i].Len))
+	return in.slots[i][in.headroom:end], h.Flags&unix.MSG_TRUNC == 0
 }
 
 // Slot returns the whole slot of packet i.
@@ -87,7 +87,7 @@ func (in *RecvBatch) Slot(i int) []byte { return in.slots[i] }
 // without a copy.
 func (in *RecvBatch) Swap(i int, slot []byte) []byte {
 	slot, in.slots[i] = in.slots[i], slot
-	in.iovs[i].Base = &in.slots[i][in.front]
+	in.iovs[i].Base = &in.slots[i][in.headroom]
 	return slot
 }
 

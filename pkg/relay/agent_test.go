@@ -162,8 +162,8 @@ func TestTrap04OptionThatDoesNotFit(t *testing.T) {
 			b := newBench(t, agent)
 			b.targets.MTU = test.mtu
 			got, drop := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover), test.options...))
-			if drop != None || got.HasAgent() != test.added {
-				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasAgent(), test.added)
+			if drop != None || got.HasOption82() != test.added {
+				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasOption82(), test.added)
 			}
 			// What was not added is not taken out of the reply either.
 			if _, o, _ := b.answer(got); (o.added != 0) != test.added {
@@ -193,7 +193,7 @@ func TestTrap25Token(t *testing.T) {
 		"another key":      {key: "0123456789abcdeF", want: Unsolicited},
 		"another xid":      {key: "0123456789abcdef", want: Unsolicited, change: set(4)},
 		"another chaddr":   {key: "0123456789abcdef", want: Unsolicited, change: set(33)},
-		"not echoed":       {key: "0123456789abcdef", want: Unsolicited, change: dhcp.Message.StripAgents},
+		"not echoed":       {key: "0123456789abcdef", want: Unsolicited, change: dhcp.Message.StripOption82},
 		"a forged origin":  {key: "0123456789abcdef", want: Unsolicited, change: forge},
 		"without any keys": {want: Unsolicited},
 	}
@@ -208,8 +208,8 @@ func TestTrap25Token(t *testing.T) {
 			if drop != test.want {
 				t.Fatalf("got %v, want %v", drop, test.want)
 			}
-			if drop == None && (o.listener != 0 || reply.HasAgent()) {
-				t.Errorf("got %+v, option 82 %v", o, reply.HasAgent())
+			if drop == None && (o.listener != 0 || reply.HasOption82()) {
+				t.Errorf("got %+v, option 82 %v", o, reply.HasOption82())
 			}
 		})
 	}
@@ -235,7 +235,7 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
 	request, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	with := bytes.Clone(request)
-	without := dhcp.Message(bytes.Clone(request)).StripAgents()
+	without := dhcp.Message(bytes.Clone(request)).StripOption82()
 	forged := dhcp.Message(bytes.Clone(request))
 	token, _ := findToken(forged)
 	token[tokenLen4-1]++
@@ -250,7 +250,7 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 	// There was no room for one.
 	b.targets.MTU = len(message(dhcp.OpRequest, byte(dhcp.Discover))) + ipAndUDP
 	full, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
-	if full.HasAgent() {
+	if full.HasOption82() {
 		t.Fatal("there was room")
 	}
 	if _, _, drop := b.answer(full); drop != None {

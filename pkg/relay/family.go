@@ -23,19 +23,19 @@ type family interface {
 	describe(config *Config, l *Listener, at *net.Interface) link
 	// view finds the message in a listener's frame, and puts it and its sender into a; drop says why there is none. ok is
 	// false for a frame that is no message and is not counted, as a router's advertisement.
-	view(l *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
+	view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
 	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
 	// true afterwards, the message was copied, and is not to be sent.
-	request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
+	request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
 	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
 	// its link call for it.
-	countUnadvertised(l *vlan, a *arrival, now int64)
+	countUnadvertised(v *vlan, a *arrival, now int64)
 	// describeRequest returns what the servers' health has to know of a request as the servers get it.
-	describeRequest(d *worker, b []byte, to *server.Targets) server.Request
-	// reply decides about a server's message m, which begins at front in its slot, and puts what to send into b.
-	reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) Drop
+	describeRequest(w *worker, b []byte, to *server.Targets) server.Request
+	// reply decides about a server's message m, which begins at headroom in its slot, and puts what to send into b.
+	reply(w *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) Drop
 	// put writes the headers in front of a reply for a client on a listener.
-	put(r *Relay, whole []byte, p *listener.Port[link], b *back, to *server.Targets)
+	put(r *Relay, whole []byte, open *listener.Opened[link], b *back, to *server.Targets)
 
 	// spoken finds the speech in a message from a machine's side, replied that in a server's. ok is false where it is no
 	// message.
@@ -45,8 +45,8 @@ type family interface {
 	describeEvent(e *boot.Event, m []byte) texts
 	// log writes the line of a transaction. It runs at debug only and may allocate.
 	log(r *Relay, what, listener string, m []byte, more ...any)
-	// said describes a server's message for the log.
-	said(m []byte, from netip.Addr) []any
+	// logFields describes a server's message for the log.
+	logFields(m []byte, from netip.Addr) []any
 	// isOf tells whether a packet of the trace belongs to a client.
 	isOf(b []byte, isFrame bool, mac []byte) bool
 	// blank takes the code out of a token: a reader of a trace must not be able to answer.
@@ -62,11 +62,11 @@ type traits struct {
 	filter              func(port uint16) ([]bpf.RawInstruction, error)
 	unicastFilter       func() ([]bpf.RawInstruction, error)
 	groups              []frame.MAC
-	// listenerFront is the number of bytes left free in front of a frame, front of a datagram.
-	listenerFront, front int
+	// listenerHeadroom is the number of bytes left free in front of a frame, headroom of a datagram.
+	listenerHeadroom, headroom int
 	// headers is the length of the headers of a frame, ipAndUDP that of those without Ethernet's.
 	headers, ipAndUDP int
-	reply             byte // begins a server's message
+	replyByte         byte // begins a server's message
 	noSource          Drop // the relay has no address to which servers answer
 	kinds             []string
 	own               [2]counter

@@ -60,8 +60,8 @@ func FuzzPolicy(f *testing.F) {
 
 // linkOf is the link selection in a request.
 func linkOf(m dhcp.Message) (link [4]byte, found bool) {
-	for agent := range m.Agents {
-		if value, ok := dhcp.Sub(agent, dhcp.SubLinkSelection); ok && len(value) == 4 {
+	for option82 := range m.Options82 {
+		if value, ok := dhcp.Sub(option82, dhcp.SubLinkSelection); ok && len(value) == 4 {
 			return [4]byte(value), true
 		}
 	}
@@ -105,7 +105,7 @@ func FuzzReply(f *testing.F) {
 		if o.added == 0 && !bytes.Equal(got[236:len(b)], b[236:]) {
 			t.Fatal("an option changed though none was ours")
 		}
-		if o.added != 0 && o.sole && got.HasAgent() {
+		if o.added != 0 && o.sole && got.HasOption82() {
 			t.Fatal("our option 82 is left")
 		}
 		putReply(slot[:frame.HeaderLen+len(got)], testMAC, ourGiaddr, false)

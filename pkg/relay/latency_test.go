@@ -34,7 +34,7 @@ func TestReplyWithoutTokenIsNotTheFirst(t *testing.T) {
 	if drop != None {
 		t.Fatal(drop)
 	}
-	stripped := dhcp.Message(append(make([]byte, 0, 2048), request...)).StripAgents()
+	stripped := dhcp.Message(append(make([]byte, 0, 2048), request...)).StripOption82()
 	if _, _, drop := b.answer(stripped); drop != TokenMissing {
 		t.Fatalf("got %v", drop)
 	}

@@ -323,7 +323,7 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 // TestTrap02OwnAddressesAreLoops: not giaddr alone, but every address by which this relay is known.
 func TestTrap02OwnAddressesAreLoops(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.SourceAddress = netip.MustParseAddr("203.0.113.9") })
-	b.listeners[0].SetPort(&listener.Port[link]{Info: link{address: wide([4]byte{203, 0, 113, 8})}})
+	b.vlans[0].SetOpened(&listener.Opened[link]{Info: link{address: wide([4]byte{203, 0, 113, 8})}})
 	for own, want := range map[[4]byte]Drop{
 		ourGiaddr: Loop, {203, 0, 113, 9}: Loop, {203, 0, 113, 8}: Loop, {203, 0, 113, 7}: None,
 	} {

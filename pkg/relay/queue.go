@@ -52,9 +52,10 @@ func (r *Relay) crowded(now int64) bool {
 	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
 }
 
-// decide decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
-func (q *queue) decide(asker *admit.Asker, length int, now int64) (slot *admit.Slot[waiting], drop Drop) {
-	slot, refused := q.Ask(asker, length, now)
+// decide decides about a request: it is to be sent now (place is nil), to be put into a place by Keep, or
+// to be dropped.
+func (q *queue) decide(asker *admit.Asker, length int, now int64) (place *admit.Place[waiting], drop Drop) {
+	place, refused := q.Ask(asker, length, now)
 	switch refused {
 	case admit.Client:
 		return nil, ClientLimit
@@ -67,7 +68,7 @@ func (q *queue) decide(asker *admit.Asker, length int, now int64) (slot *admit.S
 		})
 		return nil, NewcomerLimit
 	default:
-		return slot, None
+		return place, None
 	}
 }
 

@@ -47,7 +47,7 @@ type Relay struct {
 	agents     *queue       // of the trusted relay agents' unicasts; nil where none is trusted
 	seed       maphash.Seed // of clients' tags: secret, so that no sender can choose its place in a table
 	trace      *trace.Ring
-	listeners  []*vlan
+	vlans      []*vlan
 	upstream   *upstream
 	servers    *server.Pool
 	start      time.Time
@@ -109,7 +109,7 @@ func assemble(config Config) (*Relay, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.listeners = append(r.listeners, v)
+		r.vlans = append(r.vlans, v)
 	}
 	r.servers = server.New(server.Config{
 		Names: config.Servers, Port: r.serverPort, IPv6: config.IPv6,
@@ -139,14 +139,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, q := range r.queues {
 		group.Go(func() error {
-			q.Run(ctx, r.now, q)
+			q.Run(ctx, r.now, q) // of its admit.Queue, which hands requests to its Send
 			return nil
 		})
 	}
-	for _, l := range r.listeners {
-		group.Go(func() error { return l.Run(ctx, answering.Done()) })
+	for _, v := range r.vlans {
+		group.Go(func() error { return v.Run(ctx, answering.Done()) })
 		if r.config.IPv6 {
-			group.Go(func() error { return l.report(ctx) })
+			group.Go(func() error { return v.report(ctx) })
 		}
 	}
 	return group.Wait()
@@ -154,8 +154,8 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // linksChanged has the listeners and the servers look at the links at once. They do so every few seconds anyway.
 func (r *Relay) linksChanged() {
-	for _, l := range r.listeners {
-		l.Wake()
+	for _, v := range r.vlans {
+		v.Wake()
 	}
 	r.servers.Refresh()
 }
@@ -164,8 +164,8 @@ func (r *Relay) linksChanged() {
 // at.
 func (r *Relay) Ready() error {
 	faults := []error{r.servers.Ready()}
-	for _, l := range r.listeners {
-		faults = append(faults, l.Ready())
+	for _, v := range r.vlans {
+		faults = append(faults, v.Ready())
 	}
 	err := errors.Join(faults...)
 	if err != nil && r.config.IPv6 {

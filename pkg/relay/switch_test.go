@@ -265,11 +265,11 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 			change(c)
 		}
 	})
-	for i, l := range b.listeners {
+	for i, v := range b.vlans {
 		mac := frame.MAC{2, 0, 0, 0, 0, byte(i + 1)}
-		l.SetPort(&listener.Port[link]{Info: link{options: b.config.agentOf(b.config.Listeners[i], mac, [4]byte{})}})
+		v.SetOpened(&listener.Opened[link]{Info: link{options: b.config.agentOf(b.config.Listeners[i], mac, [4]byte{})}})
 	}
-	b.heard.link = &b.listeners[0].Port().Info
+	b.heard.link = &b.vlans[0].Opened().Info
 	return b
 }
 
@@ -294,8 +294,8 @@ func TestRenewalHasTheSubOptionsOfItsDiscover(t *testing.T) {
 		t.Errorf("RENEW: got %v, giaddr %v, %q", drop, m.Giaddr(), optionsOf(m))
 	}
 	reply, o, drop := b.answer(m)
-	if drop != None || reply.HasAgent() || o.from != (peer{wide(yiaddr), clientPort}) || reply.Giaddr() != [4]byte{} {
-		t.Errorf("ACK: got %v, option 82 %v, to %v", drop, reply.HasAgent(), o.from)
+	if drop != None || reply.HasOption82() || o.from != (peer{wide(yiaddr), clientPort}) || reply.Giaddr() != [4]byte{} {
+		t.Errorf("ACK: got %v, option 82 %v, to %v", drop, reply.HasOption82(), o.from)
 	}
 	for _, ciaddr := range [][4]byte{{}, {127, 0, 0, 1}, {255, 255, 255, 255}, {224, 0, 0, 1}, {0, 0, 0, 5}} {
 		m, drop := b.renew("\xff", ciaddr)
@@ -315,7 +315,7 @@ func TestRenewalWithSeveralListeners(t *testing.T) {
 		t.Errorf("nobody knows the client: link %v, %q", link, optionsOf(m))
 	}
 	a := b.heard
-	a.listener, a.link = 1, &b.listeners[1].Port().Info
+	a.listener, a.link = 1, &b.vlans[1].Opened().Info
 	m, _ = b.worker.request4(raw(dhcp.Discover, "\xff"), &a, b.targets, b.now())
 	offer := bytes.Clone(m)
 	offer[242] = byte(dhcp.Offer)
@@ -331,7 +331,7 @@ func TestRenewalWithSeveralListeners(t *testing.T) {
 // TestNoLinkUnasked: a renewal gets no option 82 where none is configured.
 func TestNoLinkUnasked(t *testing.T) {
 	b := renewBench(t, func(c *Config) { c.Agent = Agent{} })
-	if m, drop := b.renew("\xff", yiaddr); drop != None || m.HasAgent() {
+	if m, drop := b.renew("\xff", yiaddr); drop != None || m.HasOption82() {
 		t.Errorf("got %v, %q", drop, optionsOf(m))
 	}
 }
@@ -525,7 +525,7 @@ func TestTokenThatDoesNotComeBack(t *testing.T) {
 	for range 30 {
 		m, _ := b.hear(raw(dhcp.Discover, "\xff"))
 		b.worker.send(m, b.targets, b.now(), 5)
-		if _, _, drop := b.answer(bytes.Clone(m.StripAgents())); drop != TokenMissing {
+		if _, _, drop := b.answer(bytes.Clone(m.StripOption82())); drop != TokenMissing {
 			t.Fatalf("got %v", drop)
 		}
 	}
@@ -563,8 +563,8 @@ func TestTokenAmongSortedSubOptions(t *testing.T) {
 	if bytes.HasSuffix(agent, subs[dhcp.SubVendor]) {
 		t.Fatal("the token is the last")
 	}
-	if reply, _, drop := b.answer(m); drop != None || reply.HasAgent() {
-		t.Errorf("got %v, option 82 %v", drop, reply.HasAgent())
+	if reply, _, drop := b.answer(m); drop != None || reply.HasOption82() {
+		t.Errorf("got %v, option 82 %v", drop, reply.HasOption82())
 	}
 }
 

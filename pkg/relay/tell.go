@@ -36,22 +36,22 @@ const (
 )
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side, as it arrived.
-func (d *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Drop) {
-	if d.teller.emit == nil || len(a.b) <= a.at {
+func (w *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Drop) {
+	if w.teller.emit == nil || len(a.b) <= a.at {
 		return
 	}
-	s, ok := d.relay.family.spoken(a.b[a.at:], a)
+	s, ok := w.relay.family.spoken(a.b[a.at:], a)
 	if !ok {
 		return
 	}
-	from := netip.AddrPort{}
+	server := netip.AddrPort{}
 	switch {
 	case s.fromServer:
-		from = a.source.addrPort()
+		server = a.source.addrPort()
 	case len(to.All) > 0:
-		from = to.All[0].Addr
+		server = to.All[0].Addr
 	}
-	d.hand(&s, from, d.name, now, drop)
+	w.hand(&s, server, w.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait, as the servers get it.
@@ -68,33 +68,33 @@ func (q *queue) tellWaiting(note *waiting, b []byte, to *server.Targets, now int
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
-func (d *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
-	if d.teller.emit == nil {
+func (w *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
+	if w.teller.emit == nil {
 		return
 	}
-	s, ok := d.relay.family.replied(b.message, &b.origin)
+	s, ok := w.relay.family.replied(b.message, &b.origin)
 	if !ok {
 		return
 	}
 	place := unicastLabel
 	if b.found {
-		place = d.relay.nameOf(b.listener)
+		place = w.relay.nameOf(b.listener)
 	}
 	s.took = time.Duration(b.waited)
-	d.hand(&s, from, place, now, drop)
+	w.hand(&s, from, place, now, drop)
 }
 
 // hand makes the event of a machine's or server's message, and emits it.
-func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
-	if drop != None && !d.allowance.Take(now) {
+func (w *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
+	if drop != None && !w.allowance.Take(now) {
 		return
 	}
-	if d.clock == 0 || now-d.looked >= int64(time.Second) {
-		d.clock, d.looked = d.relay.wall(now).UnixNano()-now, now
+	if w.clock == 0 || now-w.looked >= int64(time.Second) {
+		w.clock, w.looked = w.relay.wall(now).UnixNano()-now, now
 	}
-	e := &d.event
+	e := &w.event
 	e.Reset()
-	e.Kind, e.V6, e.At = boot.DHCPRequest, d.relay.config.IPv6, d.clock+now
+	e.Kind, e.V6, e.At = boot.DHCPRequest, w.relay.config.IPv6, w.clock+now
 	if s.fromServer {
 		e.Kind, e.Took = boot.DHCPReply, s.took
 	}
@@ -105,14 +105,14 @@ func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64,
 	if server.IsValid() {
 		e.Endpoint, e.Port = server.Addr().As16(), server.Port()
 	}
-	said := d.relay.family.describeEvent(e, s.message)
-	boot.SetText(e, boot.VendorClass, maxClass, said.vendor)
-	boot.SetText(e, boot.UserClass, maxClass, said.user)
-	boot.SetText(e, boot.HostName, maxHost, said.host)
-	boot.SetText(e, boot.File, maxFile, said.file)
+	texts := w.relay.family.describeEvent(e, s.message)
+	boot.SetText(e, boot.VendorClass, maxClass, texts.vendor)
+	boot.SetText(e, boot.UserClass, maxClass, texts.user)
+	boot.SetText(e, boot.HostName, maxHost, texts.host)
+	boot.SetText(e, boot.File, maxFile, texts.file)
 	boot.SetText(e, boot.Place, maxPlace, place)
 	if drop != None {
 		boot.SetText(e, boot.Reason, maxReason, drop.String())
 	}
-	d.teller.emit(e)
+	w.teller.emit(e)
 }

@@ -7,14 +7,14 @@ import (
 )
 
 // tellArrived tells of a message that arrived so.
-func tellArrived(d *worker, m []byte, a *arrival, to *server.Targets, now int64, drop Drop) {
-	d.arrival = *a
-	d.arrival.b, d.arrival.at = m, 0
-	d.tellRequest(&d.arrival, to, now, drop)
+func tellArrived(w *worker, m []byte, a *arrival, to *server.Targets, now int64, drop Drop) {
+	w.arrival = *a
+	w.arrival.b, w.arrival.at = m, 0
+	w.tellRequest(&w.arrival, to, now, drop)
 }
 
 // tellBack tells of a server's message.
-func tellBack(d *worker, m []byte, o *origin, from netip.AddrPort, now int64, drop Drop) {
-	d.back.origin, d.back.message = *o, m
-	d.tellReply(&d.back, from, now, drop)
+func tellBack(w *worker, m []byte, o *origin, from netip.AddrPort, now int64, drop Drop) {
+	w.back.origin, w.back.message = *o, m
+	w.tellReply(&w.back, from, now, drop)
 }

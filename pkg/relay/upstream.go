@@ -51,9 +51,9 @@ func newUpstream(r *Relay) (*upstream, error) {
 		closeErr := s.Close()
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", r.serverPort, err), closeErr)
 	}
-	u := &upstream{Socket: s, worker: newWorker(r, unicast), recvBatch: mmsg.NewRecvBatch(r.front)}
+	u := &upstream{Socket: s, worker: newWorker(r, unicast), recvBatch: mmsg.NewRecvBatch(r.headroom)}
 	u.unicasts = mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(unicast, errno) })
-	for i := range r.listeners {
+	for i := range r.vlans {
 		u.frames = append(u.frames, mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
@@ -87,7 +87,7 @@ func (u *upstream) batch(n int) {
 		b, whole := u.recvBatch.Packet(i)
 		from := u.recvBatch.From(i).AddrPort()
 		side, drop := toServer, Truncated
-		if len(b) > 0 && b[0] == u.relay.reply {
+		if len(b) > 0 && b[0] == u.relay.replyByte {
 			side = toClient
 		}
 		switch {
@@ -110,8 +110,8 @@ func (u *upstream) batch(n int) {
 
 // flush sends the frames for one listener.
 func (u *upstream) flush(index int, out *mmsg.SendBatch) {
-	if p := u.relay.listeners[index].Port(); p != nil {
-		p.Send(out)
+	if open := u.relay.vlans[index].Opened(); open != nil {
+		open.Send(out)
 		return
 	}
 	for range out.Len() {
@@ -131,7 +131,7 @@ func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server
 	*a = arrival{
 		listener: unicast, source: peerOf(from), local: local.As16(), ifindex: int32(ifindex),
 		trusted: r.v4 != nil && r.v4.trustsSwitches,
-		b:       u.recvBatch.Slot(i)[:r.front+len(m)], at: r.front,
+		b:       u.recvBatch.Slot(i)[:r.headroom+len(m)], at: r.headroom,
 	}
 	b, drop := r.family.request(u.worker, a, targets, now)
 	if a.waits {
@@ -170,11 +170,11 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 		u.answered(unicast, out)
 		return None
 	}
-	drop, p := None, r.listeners[out.listener].Port()
+	drop, open := None, r.vlans[out.listener].Opened()
 	switch {
-	case p == nil:
+	case open == nil:
 		drop = ListenerDown
-	case out.end-out.start+r.ipAndUDP > p.MTU:
+	case out.end-out.start+r.ipAndUDP > open.MTU:
 		drop = TooLong
 	}
 	u.tellReply(out, from, now, drop)
@@ -183,11 +183,11 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 		return None
 	}
 	whole := slot[out.start-r.headers : out.end]
-	r.family.put(r, whole, p, out, targets)
+	r.family.put(r, whole, open, out, targets)
 	if frames := u.frames[out.listener]; frames.Full() {
 		u.flush(int(out.listener), frames)
 	}
-	u.frames[out.listener].AddFrame(whole, p.Index)
+	u.frames[out.listener].AddFrame(whole, open.Index)
 	r.trace.Frame(now, whole)
 	u.answered(int(out.listener), out)
 	return None

@@ -51,8 +51,8 @@ var traits4 = traits{
 	task: "relay", title: "DHCPv4", prefix: "dhcp_relay",
 	serverPort: serverPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
-	front: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
-	reply: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
+	headroom: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
+	replyByte: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
 	own: [2]counter{
 		omitted: {
 			name: "_option82_omitted_total",
@@ -96,8 +96,8 @@ func (*v4) describe(config *Config, l *Listener, at *net.Interface) (known link)
 	return known
 }
 
-func (*v4) view(l *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
-	l.relay.trace.Frame(now, b)
+func (*v4) view(v *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
+	v.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse(b, sum)
 	if fault != frame.OK {
 		return true, ofFrame4[fault]
@@ -107,8 +107,8 @@ func (*v4) view(l *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now in
 	return true, None
 }
 
-func (*v4) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
-	return d.request4(a.b[a.at:], a, to, now)
+func (*v4) request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+	return w.request4(a.b[a.at:], a, to, now)
 }
 
 func (*v4) countUnadvertised(*vlan, *arrival, int64) {}
@@ -117,23 +117,23 @@ func (*v4) describeRequest(_ *worker, b []byte, to *server.Targets) server.Reque
 	m := dhcp.Message(b)
 	kind := m.Type()
 	return server.Request{
-		Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), GivenBefore: mustHaveGiven(m, kind), MAC: macOf(m),
+		AnswerExpected: m.Giaddr() == ownGiaddr(to) && answerable(kind), GivenBefore: mustHaveGiven(m, kind), MAC: macOf(m),
 		// A server answers the port that such a request came from, and the relay does not read what arrives at the
 		// detour's.
 		UsualPort: asksPort(m),
 	}
 }
 
-func (*v4) reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
+func (*v4) reply(w *worker, m []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
 	var client dhcp.Message
-	client, out.origin, drop = d.reply4(m, from, to, now)
+	client, out.origin, drop = w.reply4(m, from, to, now)
 	out.message, out.kind, out.to = client, int(client.Type()), out.origin.from.addrPort()
-	out.start, out.end = traits4.front, traits4.front+len(client)
+	out.start, out.end = traits4.headroom, traits4.headroom+len(client)
 	return drop
 }
 
-func (*v4) put(r *Relay, whole []byte, p *listener.Port[link], b *back, to *server.Targets) {
-	at := putReply(whole, p.MAC, r.source(p, to), r.config.AlwaysBroadcast)
+func (*v4) put(r *Relay, whole []byte, open *listener.Opened[link], b *back, to *server.Targets) {
+	at := putReply(whole, open.MAC, r.source(open, to), r.config.AlwaysBroadcast)
 	b.to = netip.AddrPortFrom(netip.AddrFrom4(at.ip), clientPort)
 }
 
@@ -149,18 +149,18 @@ func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the
 // interface's own, else the relay's.
-func (r *Relay) source(p *listener.Port[link], targets *server.Targets) [4]byte {
+func (r *Relay) source(open *listener.Opened[link], targets *server.Targets) [4]byte {
 	switch {
 	case r.config.SourceAddress.IsValid():
 		return r.config.SourceAddress.As4()
-	case p.Info.address != ([16]byte{}):
-		return [4]byte(p.Info.address[12:])
+	case open.Info.address != ([16]byte{}):
+		return [4]byte(open.Info.address[12:])
 	}
-	return giaddrOf(targets)
+	return ownGiaddr(targets)
 }
 
-// giaddrOf is the address to which servers answer, zero where there is none.
-func giaddrOf(to *server.Targets) [4]byte {
+// ownGiaddr is this relay's giaddr, to which servers answer; zero where there is none.
+func ownGiaddr(to *server.Targets) [4]byte {
 	if !to.Source.IsValid() {
 		return [4]byte{}
 	}

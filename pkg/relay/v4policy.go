@@ -15,8 +15,8 @@ import (
 
 // request4 decides about a request, and edits it in place for the servers. There must be room behind it for padding and
 // option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
-func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
-	r := d.relay
+func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
+	r := w.relay
 	if drop := ofMessage4[m.Check()]; drop != None {
 		return m, drop
 	}
@@ -28,7 +28,7 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 		return m, HopLimit
 	}
 	m = dhcp.Pad(m) // before what is there is judged: padding may complete an option 82 that was cut off
-	giaddr, hasAgent := a.giaddr, m.HasAgent()
+	giaddr, has82 := a.giaddr, m.HasOption82()
 	switch {
 	case giaddr != [4]byte{} && r.own4(giaddr, to):
 		return m, Loop
@@ -40,22 +40,21 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
 		})
 		return m, UntrustedRelay
-	case giaddr == [4]byte{} && hasAgent && !a.trusted &&
-		(a.listener != unicast || !within(r.config.TrustedRelays, a.source.addr())): // on a LAN a source is easily forged
+	case giaddr == [4]byte{} && has82 && !r.mayBring82(a):
 		r.refusedSwitch(m, a, now)
 		return m, UntrustedAgent
-	case (giaddr != [4]byte{} || hasAgent) && r.config.PresentGiaddr == Discard:
+	case (giaddr != [4]byte{} || has82) && r.config.PresentGiaddr == Discard:
 		return m, AgentRefused
 	}
 	k := keyOf(m)
 	a.client, a.firmware = r.clientOf(&k, m, a.listener, a.source.ip), isFirmware(m)
-	queue := r.queue(a.listener, a.source.addr())
+	q := r.queue(a.listener, a.source.addr())
 	if drop := r.missing(to); drop != None {
 		return m, drop
 	}
-	slot, drop := queue.decide(&admit.Asker{
+	place, drop := q.decide(&admit.Asker{
 		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Request,
-	}, len(m)+dhcp.MaxAgent+2, now)
+	}, len(m)+dhcp.MaxOption82+2, now)
 	if drop != None {
 		return m, drop
 	}
@@ -67,7 +66,7 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	if ofAgent {
 		o.from = answerTo(m, giaddr, a.source)
 	}
-	m, linked := d.addAgent(m, &k, a, &o, hasAgent, to, now)
+	m, linked := w.addOption82(m, &k, a, &o, has82, to, now)
 	if ofAgent && linked {
 		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
@@ -75,8 +74,8 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	} else if ofAgent {
 		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself.
 		if !within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)) {
-			if slot != nil {
-				queue.Cancel(slot)
+			if place != nil {
+				q.Cancel(place)
 			}
 			return m, UntrustedRelay
 		}
@@ -85,24 +84,24 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 				"the server answers that relay agent past this relay; have it add a shorter option 82, or raise the MTU"}
 		})
 	}
-	m.Relayed(giaddrOf(to))
+	m.Relayed(ownGiaddr(to))
 	m = dhcp.Pad(m)
 	if m.OtherCookie() {
 		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
 	}
-	if a.waits = slot != nil; a.waits {
-		queue.Keep(slot, waiting{key: k, origin: o, kind: a.kind, giaddr: giaddr}, m, now)
+	if a.waits = place != nil; a.waits {
+		q.Keep(place, waiting{key: k, origin: o, kind: a.kind, giaddr: giaddr}, m, now)
 		return m, None
 	}
-	return m, d.remember(k, o, now)
+	return m, w.remember(k, o, now)
 }
 
 // refusedSwitch logs that an option 82 was refused.
 func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
 	r.logLimiter.WarnAt(now, "refused option 82 without a giaddr", func() []any {
 		chaddr, remote := m.Chaddr(), []byte(nil)
-		for agent := range m.Agents {
-			if value, found := dhcp.Sub(agent, dhcp.SubRemoteID); found {
+		for option82 := range m.Options82 {
+			if value, found := dhcp.Sub(option82, dhcp.SubRemoteID); found {
 				remote = value
 			}
 		}
@@ -124,8 +123,8 @@ func answerTo(m dhcp.Message, giaddr [4]byte, source peer) peer {
 
 // asksPort tells whether option 82 asks to be answered at the port that the request comes from (RFC 8357 section 5.1).
 func asksPort(m dhcp.Message) bool {
-	for agent := range m.Agents {
-		if _, found := dhcp.Sub(agent, dhcp.SubSourcePort); found {
+	for option82 := range m.Options82 {
+		if _, found := dhcp.Sub(option82, dhcp.SubSourcePort); found {
 			return true
 		}
 	}
@@ -134,11 +133,12 @@ func asksPort(m dhcp.Message) bool {
 
 // own4 tells whether giaddr is an address by which clients or servers know this relay.
 func (r *Relay) own4(giaddr [4]byte, to *server.Targets) bool {
-	if giaddr == giaddrOf(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
+	if giaddr == ownGiaddr(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
-	for _, l := range r.listeners {
-		if p := l.Port(); p != nil && p.Info.address == wide(giaddr) || l.config.LinkAddress == netip.AddrFrom4(giaddr) {
+	for _, v := range r.vlans {
+		open := v.Opened()
+		if open != nil && open.Info.address == wide(giaddr) || v.config.LinkAddress == netip.AddrFrom4(giaddr) {
 			return true
 		}
 	}
@@ -152,15 +152,21 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 		(a.listener == unicast || within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)))
 }
 
-// addAgent adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has a
-// giaddr, unless a mode says otherwise). linked is false if the giaddr of a unicast got into no link selection: the
-// caller must not take that giaddr away then.
-func (d *worker) addAgent(
-	m dhcp.Message, k *key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
+// mayBring82 tells whether a request without a giaddr may have an option 82: on a trusted listener, where a switch adds
+// it, or in the unicast of a trusted relay agent. On a LAN a source is easily forged.
+func (r *Relay) mayBring82(a *arrival) bool {
+	return a.trusted || a.listener == unicast && within(r.config.TrustedRelays, a.source.addr())
+}
+
+// addOption82 adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has
+// a giaddr, unless a mode says otherwise), and notes in o what was added. linked is false if the giaddr of a unicast
+// got into no link selection: the caller must not take that giaddr away then.
+func (w *worker) addOption82(
+	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, to *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
-	config := &d.relay.config
-	if config.PresentGiaddr == Replace && has {
-		m, has = m.StripAgents(), false
+	config := &w.relay.config
+	if config.PresentGiaddr == Replace && has82 {
+		m, has82 = m.StripOption82(), false
 	}
 	if config.PresentGiaddr == Forward && a.listener != unicast && a.giaddr != [4]byte{} {
 		return m, false
@@ -168,16 +174,16 @@ func (d *worker) addAgent(
 	// A request that gets this relay's giaddr also gets the sub-options that tell the server the link, even if the action
 	// is to leave option 82 alone: the server cannot know the link otherwise.
 	part := everything
-	if config.PresentGiaddr == Forward && has {
+	if config.PresentGiaddr == Forward && has82 {
 		part = ofRelaying
 	}
 	limit := min(to.MTU-ipAndUDP, m.MaxSize())
-	j := d.join(m, k, a, o, has, part, limit, now)
+	j := w.join(m, k, a, o, has82, part, limit, now)
 	if !j.fits && a.listener == unicast && a.giaddr != [4]byte{} {
-		j = d.join(m, k, a, o, has, linkAlone, limit, now)
+		j = w.join(m, k, a, o, has82, linkAlone, limit, now)
 	}
 	if !j.fits {
-		d.relay.metrics.of(int(a.listener)).own[omitted].Inc()
+		w.relay.metrics.of(int(a.listener)).own[omitted].Inc()
 	}
 	return j.message, j.linked
 }
@@ -209,32 +215,32 @@ type joined struct {
 	fits    bool
 }
 
-// join is addAgent with some sub-options.
-func (d *worker) join(
-	m dhcp.Message, k *key, a *arrival, o *origin, has bool, part subset, limit int, now int64,
+// join is addOption82 with some sub-options.
+func (w *worker) join(
+	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, part subset, limit int, now int64,
 ) joined {
 	var theirs dhcp.Subs
-	if has {
+	if has82 {
 		m, theirs = nearer(m)
-		has = m.HasAgent()
+		has82 = m.HasOption82()
 	}
-	value := d.oursBeside(theirs, m, k, a, part)
+	value := w.oursBeside(theirs, m, k, a, part)
 	without := joined{message: m, linked: theirs.Has(dhcp.SubLinkSelection)}
-	signs := d.signer != nil && part != linkAlone
+	signs := w.signer != nil && part != linkAlone
 	if len(value) == 0 && !signs {
 		without.fits = true
 		return without
 	}
 	subs, _ := dhcp.SumSubs(value)
-	o.added, o.sole = subs, !has
+	o.added, o.sole = subs, !has82
 	if signs {
 		o.added |= dhcp.SetOf(dhcp.SubVendor)
-		value = d.signer.append4(value, k, o, d.relay.unix(now))
+		value = w.signer.append4(value, k, o, w.relay.unix(now))
 	}
 	with := joined{linked: without.linked || subs.Has(dhcp.SubLinkSelection)}
-	if !has {
-		with.message, with.fits = m.AppendAgent(value, limit)
-	} else if with.message, with.fits = m.JoinAgent(value, limit); with.fits {
+	if !has82 {
+		with.message, with.fits = m.AppendOption82(value, limit)
+	} else if with.message, with.fits = m.JoinOption82(value, limit); with.fits {
 		_, o.sum = dhcp.SumSubs(value)
 	}
 	if !with.fits {
@@ -245,8 +251,8 @@ func (d *worker) join(
 }
 
 // oursBeside are the sub-options of a part, but for those that an agent nearer to the client has set.
-func (d *worker) oursBeside(theirs dhcp.Subs, m dhcp.Message, k *key, a *arrival, part subset) []byte {
-	value, ours := d.options[:0], d.subsOf(m, k, a)
+func (w *worker) oursBeside(theirs dhcp.Subs, m dhcp.Message, k *key, a *arrival, part subset) []byte {
+	value, ours := w.options[:0], w.subsOf(m, k, a)
 	if theirs == 0 && part == everything {
 		return append(value, ours...)
 	}
@@ -264,9 +270,9 @@ func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
 	for nowhere(m) {
 		m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection), 0) // one of each option 82
 	}
-	for agent := range m.Agents {
+	for option82 := range m.Options82 {
 		for _, code := range [...]byte{dhcp.SubLinkSelection, dhcp.SubServerIDOverride} {
-			if _, found := dhcp.Sub(agent, code); found {
+			if _, found := dhcp.Sub(option82, code); found {
 				theirs |= dhcp.SetOf(code)
 			}
 		}
@@ -276,8 +282,8 @@ func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
 
 // nowhere tells whether a link selection is of a link that no host can be on.
 func nowhere(m dhcp.Message) bool {
-	for agent := range m.Agents {
-		if link, found := dhcp.Sub(agent, dhcp.SubLinkSelection); found && (len(link) != 4 || !isHost([4]byte(link))) {
+	for option82 := range m.Options82 {
+		if link, found := dhcp.Sub(option82, dhcp.SubLinkSelection); found && (len(link) != 4 || !isHost([4]byte(link))) {
 			return true
 		}
 	}
@@ -285,18 +291,18 @@ func nowhere(m dhcp.Message) bool {
 }
 
 // subsOf are the sub-options for a request.
-func (d *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
-	r := d.relay
+func (w *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
+	r := w.relay
 	if a.listener != unicast {
 		return a.link.options
 	}
-	value := d.unicastOptions[:0]
+	value := w.unicastOptions[:0]
 	if a.giaddr != [4]byte{} {
 		value = append(value, r.v4.ofRouters...)
 		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])
 	}
 	asked := [4]byte(a.local[12:])
-	if asked == giaddrOf(r.targets.Load()) { // the address of a Service may have been translated to it
+	if asked == ownGiaddr(r.targets.Load()) { // the address of a Service may have been translated to it
 		asked = [4]byte{}
 	}
 	base := r.v4.ofStrangers
@@ -308,22 +314,22 @@ func (d *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
 
 // home is the port of the listener that a client was served on, nil where that is not known. Where no router is trusted
 // there are no clients but those of the listeners.
-func (r *Relay) home(m dhcp.Message, k *key) *listener.Port[link] {
-	for i, l := range r.listeners {
-		if len(r.listeners) == 1 && len(r.config.TrustedRelays) == 0 ||
+func (r *Relay) home(m dhcp.Message, k *key) *listener.Opened[link] {
+	for i, v := range r.vlans {
+		if len(r.vlans) == 1 && len(r.config.TrustedRelays) == 0 ||
 			r.queue(int16(i), netip.Addr{}).Knows(r.clientOf(k, m, int16(i), [16]byte{})) {
-			return l.Port()
+			return v.Opened()
 		}
 	}
 	return nil
 }
 
 // reply4 decides about a reply, and edits it in place for the client or the relay agent.
-func (d *worker) reply4(
+func (w *worker) reply4(
 	m dhcp.Message, from netip.Addr, to *server.Targets, now int64,
 ) (_ dhcp.Message, o origin, _ Drop) {
-	r := d.relay
-	d.back.waited, d.back.found = 0, false
+	r := w.relay
+	w.back.waited, w.back.found = 0, false
 	if drop := ofMessage4[m.Check()]; drop != None {
 		return m, o, drop
 	}
@@ -331,8 +337,8 @@ func (d *worker) reply4(
 		return m, o, UntrustedServer
 	}
 	k, ip := keyOf(m), from.As4()
-	if d.signer != nil {
-		if drop := d.vouch4(m, &k, from, to, now); drop != None {
+	if w.signer != nil {
+		if drop := w.vouch4(m, &k, from, to, now); drop != None {
 			return m, o, drop
 		}
 	}
@@ -344,7 +350,7 @@ func (d *worker) reply4(
 	case !inBounds:
 		return m, origin{}, r.repeated(m, from, now)
 	}
-	d.back.waited, d.back.found = waited, true
+	w.back.waited, w.back.found = waited, true
 	if first {
 		r.metrics.answered(waited)
 	}
@@ -355,10 +361,10 @@ func (d *worker) reply4(
 	switch {
 	case o.added != 0 && o.sole:
 		// Again after padding, which may complete an option that was cut off.
-		for m.HasAgent() {
-			m = dhcp.Pad(m.StripAgents())
+		for m.HasOption82() {
+			m = dhcp.Pad(m.StripOption82())
 		}
-	case o.added != 0:
+	case o.added != 0: // those with the sum that join has noted; 0 is any
 		m = m.StripSubs(o.added, o.sum)
 	}
 	switch {
@@ -377,13 +383,13 @@ func (d *worker) reply4(
 
 // vouch4 decides about a reply where there is a key: xid and chaddr can be guessed or overheard, so the token that was
 // sent has to come back. From a token a request that is not known here is learned, and remembered.
-func (d *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
-	r := d.relay
+func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
+	r := w.relay
 	o, found := r.pending.Peek(*k, now)
 	if found && !o.added.Has(dhcp.SubVendor) {
 		return None
 	}
-	signed, ok := d.signer.read4(m, r.unix(now), r.config.maxAge())
+	signed, ok := w.signer.read4(m, r.unix(now), r.config.maxAge())
 	switch {
 	case found && !ok:
 		if _, has := findToken(m); has {
@@ -391,16 +397,16 @@ func (d *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targ
 		}
 		return r.tokenMissing(m, from, to, now, "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
 			"udhcpd: take another server, or leave TOKEN_KEY unset")
-	case found || !ok || int(signed.listener) >= len(r.listeners) || signed.listener < unicast:
+	case found || !ok || int(signed.listener) >= len(r.vlans) || signed.listener < unicast:
 		return None
 	}
 	signed.client = r.clientOf(k, m, signed.listener, signed.from.ip)
-	r.pending.Remember(*k, signed, now) // so that its replies are counted, too
-	r.pending.Match(*k, now)            // so that none counts as its first: it is not known when it was asked
+	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
+	r.pending.RememberAnswered(*k, signed, now)
 	return None
 }
 
-func (*v4) said(b []byte, from netip.Addr) []any {
+func (*v4) logFields(b []byte, from netip.Addr) []any {
 	m := dhcp.Message(b)
 	chaddr := m.Chaddr()
 	return []any{"source", from.String(), "type", m.Type().String(), "xid", fmt.Sprintf("%08x", m.XID()),

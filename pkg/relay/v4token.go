@@ -45,8 +45,8 @@ func (s *signer) code4(k *key, body []byte) []byte {
 // findToken returns the token in a message: the last one, since a relay agent before this one may have added one, too.
 // Servers may sort the sub-options.
 func findToken(m dhcp.Message) (token []byte, found bool) {
-	for agent := range m.Agents {
-		for code, value, rest, ok := dhcp.NextSub(agent); ok; code, value, rest, ok = dhcp.NextSub(rest) {
+	for option82 := range m.Options82 {
+		for code, value, rest, ok := dhcp.NextSub(option82); ok; code, value, rest, ok = dhcp.NextSub(rest) {
 			if code == dhcp.SubVendor && len(value) == tokenLen4 && binary.BigEndian.Uint32(value) == enterprise {
 				token, found = value, true
 			}

@@ -38,9 +38,9 @@ var traits6 = traits{
 	serverPort: serverPort6, domain: unix.AF_INET6, etherType: unix.ETH_P_IPV6,
 	filter: frame.Filter6, unicastFilter: frame.UnicastFilter6,
 	// An interface without IPv6 listens to neither by itself.
-	groups:        []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
-	listenerFront: front6, front: front6, headers: frame.HeaderLen6, ipAndUDP: ipAndUDP6,
-	reply: byte(dhcp6.RelayReply), noSource: NoServer, kinds: names(dhcp6.Type(dhcp6.NumTypes)),
+	groups:           []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
+	listenerHeadroom: headroom6, headroom: headroom6, headers: frame.HeaderLen6, ipAndUDP: ipAndUDP6,
+	replyByte: byte(dhcp6.RelayReply), noSource: NoServer, kinds: names(dhcp6.Type(dhcp6.NumTypes)),
 	own: [2]counter{
 		omitted: {
 			name: "_options_omitted_total",
@@ -124,52 +124,53 @@ func (c *Config) optionsOf(mac frame.MAC) []byte {
 }
 
 // view notes a router's advertisement, which is no message.
-func (*v6) view(l *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
+func (*v6) view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
 	if said, ok := frame.ParseAdvertisement(b); ok {
-		l.routers.note(said, now)
+		v.routers.note(said, now)
 		return false, None
 	}
-	l.relay.trace.Frame(now, b)
+	v.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse6(b, sum)
 	if fault != frame.OK {
 		return true, ofFrame6[fault]
 	}
 	a.source, a.mac = peerOf(datagram.Src), datagram.SrcMAC
-	a.at = front6 + frame.HeaderLen6
-	a.b = l.RecvBatch().Slot(i)[:a.at+len(datagram.Payload)]
+	a.at = headroom6 + frame.HeaderLen6
+	a.b = v.RecvBatch().Slot(i)[:a.at+len(datagram.Payload)]
 	return true, None
 }
 
-func (*v6) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
-	return d.request6(a.b, a.at, a, to, now)
+func (*v6) request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+	return w.request6(a.b, a.at, a, to, now)
 }
 
-func (*v6) describeRequest(d *worker, b []byte, _ *server.Targets) server.Request {
+func (*v6) describeRequest(w *worker, b []byte, _ *server.Targets) server.Request {
 	m, around := dhcp6.Message(b).Innermost()
 	mac, _ := around.ClientLinkAddr()
 	return server.Request{
-		Answered: d.answered6(m), GivenBefore: mustHaveGiven6(m), MAC: mac,
+		AnswerExpected: w.answerExpected6(m), GivenBefore: mustHaveGiven6(m), MAC: mac,
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
 		// the relay does not read what arrives at the detour's port.
 		UsualPort: dhcp6.Message(b).HasRelayPort(),
 	}
 }
 
-func (*v6) reply(d *worker, b []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
+func (*v6) reply(w *worker, b []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
 	m := dhcp6.Message(b)
-	if out.origin, drop = d.reply6(m, from, to, now); drop != None {
+	if out.origin, drop = w.reply6(m, from, to, now); drop != None {
 		return drop
 	}
 	client, _ := m.Innermost()
 	start, end := m.InnerAt()
-	out.start, out.end, out.kind = front6+start, front6+end, client.Type().Index()
+	out.start, out.end, out.kind = headroom6+start, headroom6+end, client.Type().Index()
 	out.to = netip.AddrPortFrom(netip.AddrFrom16(m.Peer()), out.port)
 	return None
 }
 
-func (*v6) put(_ *Relay, whole []byte, p *listener.Port[link], b *back, _ *server.Targets) {
+func (*v6) put(_ *Relay, whole []byte, open *listener.Opened[link], b *back, _ *server.Targets) {
 	header := frame.Header6{
-		SrcMAC: p.MAC, DstMAC: b.mac, Src: p.Info.local, Dst: b.to.Addr().As16(), SrcPort: serverPort6, DstPort: b.port,
+		SrcMAC: open.MAC, DstMAC: b.mac, Src: open.Info.local, Dst: b.to.Addr().As16(),
+		SrcPort: serverPort6, DstPort: b.port,
 	}
 	if header.DstMAC == (frame.MAC{}) {
 		header.DstMAC = macOf6(header.Dst)
@@ -206,10 +207,10 @@ func mustHaveGiven6(m dhcp6.Message) server.Given {
 	}
 }
 
-// answered6 tells whether every server answers a client's message. One that names a server, such as every RENEW, is
-// discarded by the others (RFC 9915 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
-func (d *worker) answered6(m dhcp6.Message) bool {
-	if len(d.relay.config.Servers) == 1 {
+// answerExpected6 tells whether every server answers a client's message. One that names a server, such as every RENEW,
+// is discarded by the others (RFC 9915 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
+func (w *worker) answerExpected6(m dhcp6.Message) bool {
+	if len(w.relay.config.Servers) == 1 {
 		return true
 	}
 	_, named := m.Option(dhcp6.OptionServerID)

@@ -83,9 +83,9 @@ func FuzzReply6(f *testing.F) {
 				b.pending.Remember(b.keyOf6(client, peer), origin{origin6: origin6{link: ourLink}}, 0)
 			}
 		}
-		slot := make([]byte, front6+len(m))
-		copy(slot[front6:], m)
-		reply := dhcp6.Message(slot[front6:])
+		slot := make([]byte, headroom6+len(m))
+		copy(slot[headroom6:], m)
+		reply := dhcp6.Message(slot[headroom6:])
 		o, drop := b.worker.reply6(reply, serverIP, b.targets, 0)
 		if drop != None {
 			return
@@ -101,7 +101,7 @@ func FuzzReply6(f *testing.F) {
 			t.Fatalf("a reply goes to a listener that is not there: %+v", o)
 		}
 		start, end := reply.InnerAt()
-		whole := slot[front6+start-frame.HeaderLen6 : front6+end]
+		whole := slot[headroom6+start-frame.HeaderLen6 : headroom6+end]
 		header := frame.Header6{DstMAC: macOf6(reply.Peer()), Dst: reply.Peer(), SrcPort: serverPort6, DstPort: clientPort6}
 		header.Put(whole)
 		got, fault := frame.Parse6(whole, frame.Verify)

@@ -9,17 +9,17 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// front6 is the number of bytes left free in front of a packet: for the RELAY-FORW around a message with all of its
+// headroom6 is the number of bytes left free in front of a packet: for the RELAY-FORW around a message with all of its
 // options, or for the headers of a raw frame.
-const front6 = 320
+const headroom6 = 320
 
 // ipAndUDP6 is the length of the headers around a message.
 const ipAndUDP6 = frame.IPv6Len + frame.UDPLen
 
 // request6 decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
 // before at. Where a.waits is true afterwards, the message was copied, and is not to be sent.
-func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
-	r, m := d.relay, dhcp6.Message(b[at:])
+func (w *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+	r, m := w.relay, dhcp6.Message(b[at:])
 	a.waits, a.relayed, a.kind = false, false, 0
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit)]; drop != None {
 		return nil, drop
@@ -35,7 +35,7 @@ func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 		return nil, UnicastFromClient
 	}
 	if around != nil {
-		if drop := d.relayed(m, a, now); drop != None {
+		if drop := w.relayed(m, a, now); drop != None {
 			return nil, drop
 		}
 	}
@@ -49,10 +49,10 @@ func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 	}
 	tag, also := r.namesOf(a, owner, k.id, around != nil)
 	a.client, a.firmware = tag, isFirmware6(inner)
-	queue := r.queue(a.listener, netip.Addr{})
-	slot, drop := queue.decide(&admit.Asker{
+	q := r.queue(a.listener, netip.Addr{})
+	place, drop := q.decide(&admit.Asker{
 		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, Requests: inner.Type() == dhcp6.Request,
-	}, len(m)+front6, now)
+	}, len(m)+headroom6, now)
 	if drop != None {
 		return nil, drop
 	}
@@ -60,18 +60,18 @@ func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client, firmware: a.firmware,
 		origin6: origin6{port: clientPort6, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
-	wrapped, drop := d.wrap(b, at, &k, a, &o, around != nil, to, now)
+	wrapped, drop := w.wrap(b, at, &k, a, &o, around != nil, to, now)
 	if drop != None {
-		if slot != nil {
-			queue.Cancel(slot)
+		if place != nil {
+			q.Cancel(place)
 		}
 		return nil, drop
 	}
-	if a.waits = slot != nil; a.waits {
-		queue.Keep(slot, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
+	if a.waits = place != nil; a.waits {
+		q.Keep(place, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
 		return nil, None
 	}
-	if drop := d.remember(k, o, now); drop != None {
+	if drop := w.remember(k, o, now); drop != None {
 		return nil, drop
 	}
 	return wrapped, None
@@ -85,8 +85,8 @@ func answerable6(source [16]byte) bool {
 
 // relayed decides about a RELAY-FORW. Its link address tells the server which addresses to give. The sender and the
 // link address have to be trusted, since on a LAN a source is easily forged.
-func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
-	r := d.relay
+func (w *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
+	r := w.relay
 	if m.Hops() >= dhcp6.HopLimit {
 		return HopLimit
 	}
@@ -102,20 +102,20 @@ func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 		case link != [16]byte{} && r.own6(link):
 			return Loop
 		case trusted && link != [16]byte{} && !within(r.config.TrustedRelays, netip.AddrFrom16(link)):
-			d.refused(a, "link_address", link, now)
+			w.refused(a, "link_address", link, now)
 			return UntrustedLink
 		}
 	}
 	if !trusted {
-		d.refused(a, "link_address", m.Link(), now)
+		w.refused(a, "link_address", m.Link(), now)
 		return UntrustedRelay
 	}
 	return None
 }
 
 // refused logs that a relay agent was refused for an address in its message.
-func (d *worker) refused(a *arrival, key string, address [16]byte, now int64) {
-	d.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
+func (w *worker) refused(a *arrival, key string, address [16]byte, now int64) {
+	w.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
 		return []any{key, netip.AddrFrom16(address).String(), "source", a.source.addr().String(),
 			"remedy", "name its prefix in TRUSTED_RELAYS"}
 	})
@@ -126,8 +126,8 @@ func (r *Relay) own6(address [16]byte) bool {
 	if to := r.targets.Load(); to.Source.IsValid() && to.Source.As16() == address {
 		return true
 	}
-	for _, l := range r.listeners {
-		if p := l.Port(); p != nil && (p.Info.local == address || p.Info.address == address) {
+	for _, v := range r.vlans {
+		if open := v.Opened(); open != nil && (open.Info.local == address || open.Info.address == address) {
 			return true
 		}
 	}
@@ -138,7 +138,7 @@ func (r *Relay) own6(address [16]byte) bool {
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
-func (d *worker) wrap(
+func (w *worker) wrap(
 	b []byte, at int, k *key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
 ) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
@@ -146,7 +146,7 @@ func (d *worker) wrap(
 	if a.link != nil {
 		head.Link = a.link.address
 	}
-	options := d.options[:0]
+	options := w.options[:0]
 	var fromPort uint16
 	if relayed {
 		head.Hops = m.Hops() + 1
@@ -160,7 +160,7 @@ func (d *worker) wrap(
 		}
 	}
 	o.link = head.Link
-	options = d.appendInterfaceID(options, k, o, m, now)
+	options = w.appendInterfaceID(options, k, o, m, now)
 	if !relayed {
 		options = dhcp6.AppendClientLinkAddr(options, a.mac)
 	}
@@ -171,7 +171,7 @@ func (d *worker) wrap(
 		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= to.MTU {
 			options = append(options, a.link.options...)
 		} else {
-			d.counters.own[omitted].Inc()
+			w.counters.own[omitted].Inc()
 		}
 	}
 	start, ok := dhcp6.Forward(b, at, head, options)

@@ -47,17 +47,17 @@ func newBench6(tb testing.TB, change func(*Config)) *bench6 {
 		Limits:        Limits{ClientRate: -1, TotalRate: -1},
 	}
 	r, to := assembled(tb, &config, change, ourAddress, netip.AddrPortFrom(serverIP, 547))
-	b := &bench6{Relay: r, worker: newWorker(r, min(0, len(r.listeners)-1)), targets: to}
+	b := &bench6{Relay: r, worker: newWorker(r, min(0, len(r.vlans)-1)), targets: to}
 	for i, l := range config.Listeners {
 		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}
 		if l.LinkAddress.IsValid() {
 			known.address = l.LinkAddress.As16()
 		}
-		r.listeners[i].SetPort(&listener.Port[link]{MAC: ourMAC, MTU: 1500, Info: known})
+		r.vlans[i].SetOpened(&listener.Opened[link]{MAC: ourMAC, MTU: 1500, Info: known})
 	}
 	b.heard = arrival{source: peer{clientIP, clientPort6}, mac: clientMAC}
-	if len(r.listeners) > 0 {
-		b.heard.link = &r.listeners[0].Port().Info
+	if len(r.vlans) > 0 {
+		b.heard.link = &r.vlans[0].Opened().Info
 	}
 	return b
 }
@@ -69,9 +69,9 @@ func (b *bench6) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
 
 // hearAt does so at a time.
 func (b *bench6) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {
-	slot := make([]byte, front6+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
-	copy(slot[front6+frame.HeaderLen6:], m)
-	wrapped, drop := b.worker.request6(slot, front6+frame.HeaderLen6, a, b.targets, now)
+	slot := make([]byte, headroom6+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
+	copy(slot[headroom6+frame.HeaderLen6:], m)
+	wrapped, drop := b.worker.request6(slot, headroom6+frame.HeaderLen6, a, b.targets, now)
 	return bytes.Clone(wrapped), drop
 }
 
@@ -340,8 +340,8 @@ func TestOptionsFitTheMTU(t *testing.T) {
 	}
 }
 
-// TestLongestOptionsFitInFront: whatever the settings allow, there is room for it in front6 of a message.
-func TestLongestOptionsFitInFront(t *testing.T) {
+// TestLongestOptionsFitInHeadroom: whatever the settings allow, there is room for it in headroom6 of a message.
+func TestLongestOptionsFitInHeadroom(t *testing.T) {
 	text := string(bytes.Repeat([]byte("x"), maxText))
 	b := newBench6(t, func(c *Config) {
 		c.Listeners[0].Name = "fifteen-letters"
@@ -351,13 +351,13 @@ func TestLongestOptionsFitInFront(t *testing.T) {
 	})
 	a := arrival{listener: unicast, source: peer{agentIP, 5470}, link: b.heard.link}
 	inner := around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Solicit), dhcp6.AppendRelayPort(nil, 0)...)
-	slot := append(make([]byte, front6), inner...)
-	if _, drop := b.worker.request6(slot, front6, &a, b.targets, b.now()); drop != None {
+	slot := append(make([]byte, headroom6), inner...)
+	if _, drop := b.worker.request6(slot, headroom6, &a, b.targets, b.now()); drop != None {
 		t.Errorf("an agent's: %v", drop)
 	}
 	a = b.heard
-	slot = append(make([]byte, front6), message6(dhcp6.Solicit)...)
-	if _, drop := b.worker.request6(slot, front6, &a, b.targets, b.now()); drop != None {
+	slot = append(make([]byte, headroom6), message6(dhcp6.Solicit)...)
+	if _, drop := b.worker.request6(slot, headroom6, &a, b.targets, b.now()); drop != None {
 		t.Errorf("a machine's: %v", drop)
 	}
 }
@@ -383,7 +383,7 @@ func TestDoesNotAllocate6(t *testing.T) {
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})
-	n, at := uint32(0), front6+frame.HeaderLen6
+	n, at := uint32(0), headroom6+frame.HeaderLen6
 	m := message6(dhcp6.Solicit, 0, 8, 0, 2, 0, 0)
 	slot := make([]byte, at+len(m))
 	if got := testing.AllocsPerRun(2000, b.transaction(t, slot, m, &n)); got != 0 {
@@ -396,7 +396,7 @@ func TestDoesNotAllocate6(t *testing.T) {
 
 // transaction is a message and its answer, once for each call.
 func (b *bench6) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint32) func() {
-	at, reply := front6+frame.HeaderLen6, make([]byte, mmsg.SlotLen)
+	at, reply := headroom6+frame.HeaderLen6, make([]byte, mmsg.SlotLen)
 	whole := make([]byte, mmsg.SlotLen)
 	return func() {
 		*n++
@@ -430,7 +430,7 @@ func (b *bench6) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uin
 func BenchmarkTransaction6(tb *testing.B) {
 	b := newBench6(tb, nil)
 	m, n := message6(dhcp6.Solicit, 0, 8, 0, 2, 0, 0), uint32(0)
-	slot := make([]byte, front6+frame.HeaderLen6+len(m))
+	slot := make([]byte, headroom6+frame.HeaderLen6+len(m))
 	do := b.transaction(tb, slot, m, &n)
 	tb.ReportAllocs()
 	for tb.Loop() {

@@ -17,8 +17,8 @@ var solicit = message6(dhcp6.Solicit)
 // invented is a SOLICIT of machine number n, in a slot, and its arrival.
 func (b *bench6) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) {
 	a := b.heard
-	m := slot[:front6+frame.HeaderLen6+copy(slot[front6+frame.HeaderLen6:], solicit)]
-	body := m[front6+frame.HeaderLen6:]
+	m := slot[:headroom6+frame.HeaderLen6+copy(slot[headroom6+frame.HeaderLen6:], solicit)]
+	body := m[headroom6+frame.HeaderLen6:]
 	binary.BigEndian.PutUint32(body, n&0xffffff|uint32(dhcp6.Solicit)<<24)
 	if mac {
 		binary.BigEndian.PutUint32(a.mac[2:], n*2654435761)
@@ -37,7 +37,7 @@ func TestMillionDUIDsKeepMemoryBounded(t *testing.T) {
 	flood := func(from, to uint32) {
 		for n := from; n < to; n++ {
 			m, a := b.invented(slot, n, true, true)
-			_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
+			_, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 			drops[drop]++
 		}
 	}
@@ -65,7 +65,7 @@ func TestLimitsPerMACAndDUID(t *testing.T) {
 		drops := map[Drop]int{}
 		for n := range uint32(1000) {
 			m, a := b.invented(slot, n, test.mac, test.id)
-			_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1)
+			_, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, 1)
 			drops[drop]++
 		}
 		if drops[None] != 20 || drops[ClientLimit] != 980 {
@@ -101,7 +101,7 @@ func TestServedMachineIsNotHeldBack6(t *testing.T) {
 			refused := 0
 			for n := range uint32(6000) {
 				m, a := b.invented(slot, n, true, true)
-				if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, b.now()); drop == NewcomerLimit {
+				if _, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, b.now()); drop == NewcomerLimit {
 					refused++
 				}
 			}
@@ -126,7 +126,7 @@ func TestForgedDUIDDoesNotLockOut(t *testing.T) {
 	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
 	ask := func(n uint32, mac bool) Drop {
 		m, a := b.invented(slot, n, mac, false)
-		_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, at)
+		_, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, at)
 		return drop
 	}
 	const own = 0xfeed
@@ -176,7 +176,7 @@ func TestQueuedMessagesAreSent(t *testing.T) {
 	waits := 0
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
+		if _, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 		if a.waits {
@@ -207,6 +207,6 @@ func BenchmarkCrowd6(tb *testing.B) {
 	for tb.Loop() {
 		n++
 		m, a := b.invented(slot, n, true, true)
-		_, _ = b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
+		_, _ = b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 	}
 }

@@ -12,9 +12,9 @@ import (
 
 // reply6 decides about a server's message, and finds its destination. The message for that client or relay agent is
 // m.Inner().
-func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
-	r := d.relay
-	d.back.waited, d.back.found = 0, false
+func (w *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
+	r := w.relay
+	w.back.waited, w.back.found = 0, false
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit+1)]; drop != None {
 		return o, drop
 	}
@@ -31,14 +31,14 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 		return o, NotAReply
 	}
 	if client.Type() == dhcp6.Reconfigure {
-		o, drop = d.reconfigure(m, client, from, to)
-		d.back.found = drop == None
+		o, drop = w.reconfigure(m, client, from, to)
+		w.back.found = drop == None
 		return o, drop
 	}
 	k := r.keyOf6(client, m.Peer())
 	o, found := r.pending.Peek(k, now)
-	if d.signer != nil {
-		if o, found, drop = d.vouch6(m, client, &k, o, found, from, to, now); drop != None {
+	if w.signer != nil {
+		if o, found, drop = w.vouch6(m, client, &k, o, found, from, to, now); drop != None {
 			return o, drop
 		}
 	}
@@ -52,7 +52,7 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 	if !within {
 		return o, r.repeated(m, from, now)
 	}
-	d.back.waited, d.back.found = waited, true
+	w.back.waited, w.back.found = waited, true
 	if first {
 		r.metrics.answered(waited)
 	}
@@ -71,11 +71,11 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 // vouch6 decides about a reply where there is a key: peer address and transaction can be guessed or overheard, so the
 // token that was sent has to come back. A token tells of a message that is not known here (relayed by another replica
 // or before a restart), which is remembered then.
-func (d *worker) vouch6(
+func (w *worker) vouch6(
 	m, client dhcp6.Message, k *key, o origin, found bool, from netip.Addr, to *server.Targets, now int64,
 ) (origin, bool, Drop) {
-	r := d.relay
-	signed, known, read := d.interfaceID(m, client, now)
+	r := w.relay
+	signed, known, read := w.interfaceID(m, client, now)
 	switch {
 	case !read && found: // an Interface-Id that this relay never sends
 		return o, true, r.badToken(m, from, now)
@@ -91,8 +91,8 @@ func (d *worker) vouch6(
 		signed.owner = signed.mac
 		signed.client, _ = r.namesOf(&arrival{listener: signed.listener}, signed.owner, k.id, false)
 	}
-	r.pending.Remember(*k, signed, now) // so that its replies are counted, too
-	r.pending.Match(*k, now)            // it is not known when it was asked
+	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
+	r.pending.RememberAnswered(*k, signed, now)
 	return signed, true, None
 }
 
@@ -122,7 +122,7 @@ func senderOf(from netip.Addr) uint8 {
 	return uint8((binary.BigEndian.Uint64(ip[:]) ^ binary.BigEndian.Uint64(ip[8:])) * 0x9e3779b97f4a7c15 >> 56)
 }
 
-func (*v6) said(b []byte, from netip.Addr) []any {
+func (*v6) logFields(b []byte, from netip.Addr) []any {
 	m := dhcp6.Message(b)
 	client, _ := m.Innermost()
 	return []any{"source", from.String(), "type", client.Type().String(), "xid", fmt.Sprintf("%06x", client.XID()),
@@ -132,8 +132,8 @@ func (*v6) said(b []byte, from netip.Addr) []any {
 // reconfigure decides about a RECONFIGURE, which answers no request (RFC 9915 section 18.3.11). It has to come from a
 // server of this relay, to name a link of this relay or a relay agent that may send here, and to be one that a client
 // may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
-func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
-	r := d.relay
+func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
+	r := w.relay
 	known := len(r.config.TrustedServers) > 0
 	for i := range to.All {
 		known = known || to.All[i].Addr.Addr() == from
@@ -155,12 +155,12 @@ func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *serve
 		o.listener, o.local = unicast, to.Source.As16()
 		return o, None
 	}
-	for i, l := range r.listeners {
+	for i, v := range r.vlans {
 		o.listener = int16(i)
-		p := l.Port()
+		open := v.Opened()
 		switch {
-		case p == nil:
-		case named && r.names(m, o.listener), !named && p.Info.address == o.link && o.link != [16]byte{}:
+		case open == nil:
+		case named && r.names(m, o.listener), !named && open.Info.address == o.link && o.link != [16]byte{}:
 			return o, None
 		}
 	}

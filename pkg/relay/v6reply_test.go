@@ -242,7 +242,7 @@ func TestReconfigure(t *testing.T) {
 // TestListenerGone: the reply has no place to go, which is no crash.
 func TestListenerGone(t *testing.T) {
 	b := newBench6(t, nil)
-	b.listeners[0].SetPort((*listener.Port[link])(nil))
+	b.vlans[0].SetOpened((*listener.Opened[link])(nil))
 	if b.own6(ourLink) {
 		t.Error("a listener that is not open has an address")
 	}

@@ -15,9 +15,9 @@ import (
 const reportEvery = time.Minute
 
 // report reports the group to switches until ctx is done: when the listener opens, and every minute.
-func (l *vlan) report(ctx context.Context) error {
+func (v *vlan) report(ctx context.Context) error {
 	out := mmsg.NewSendBatch(false, func(errno unix.Errno) {
-		l.relay.logger.Debug("failed to report group to switches", "listener", l.name, "error", errno.Error())
+		v.relay.logger.Debug("failed to report group to switches", "listener", v.name, "error", errno.Error())
 	})
 	b := make([]byte, 0, frame.ReportLen)
 	tick := time.NewTicker(reportEvery)
@@ -26,13 +26,13 @@ func (l *vlan) report(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.opened:
+		case <-v.openings:
 		case <-tick.C:
 		}
-		if p := l.Port(); p != nil {
-			b = frame.AppendReport(b[:0], p.MAC, p.Info.local, frame.AllRelays())
-			out.AddFrame(b, p.Index)
-			p.Send(out)
+		if open := v.Opened(); open != nil {
+			b = frame.AppendReport(b[:0], open.MAC, open.Info.local, frame.AllRelays())
+			out.AddFrame(b, open.Index)
+			open.Send(out)
 		}
 	}
 }

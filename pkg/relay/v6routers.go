@@ -59,15 +59,15 @@ func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found boo
 
 // countUnadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often
 // sends it all the same, systems do not. The machines behind another relay agent are on other links.
-func (*v6) countUnadvertised(l *vlan, a *arrival, now int64) {
+func (*v6) countUnadvertised(v *vlan, a *arrival, now int64) {
 	kind := dhcp6.Type(a.kind)
-	router, found := l.routers.silent(kind, now)
+	router, found := v.routers.silent(kind, now)
 	if !found || a.relayed {
 		return
 	}
-	l.counters.own[unadvertised].Inc()
-	l.relay.logLimiter.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
-		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
+	v.counters.own[unadvertised].Inc()
+	v.relay.logLimiter.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
+		return []any{"listener", v.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
 			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}
 	})
 }

@@ -40,12 +40,12 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			b := newBench6(t, nil)
-			l := b.listeners[0]
+			v := b.vlans[0]
 			for i, said := range test.heard {
-				l.routers.note(said, int64(i))
+				v.routers.note(said, int64(i))
 			}
-			(*v6)(nil).countUnadvertised(l, &arrival{kind: int(test.kind)}, int64(len(test.heard))+int64(test.later))
-			if got := testutil.ToFloat64(l.counters.own[unadvertised]); got != 0 != test.want {
+			(*v6)(nil).countUnadvertised(v, &arrival{kind: int(test.kind)}, int64(len(test.heard))+int64(test.later))
+			if got := testutil.ToFloat64(v.counters.own[unadvertised]); got != 0 != test.want {
 				t.Errorf("counted %v, want %v", got, test.want)
 			}
 		})
@@ -55,8 +55,8 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 // TestRoutersOfOtherLinks: this link's router need not advertise anything to the machines behind another relay agent.
 func TestRoutersOfOtherLinks(t *testing.T) {
 	b := newBench6(t, nil)
-	l := b.listeners[0]
-	l.routers.note(frame.Advertisement{Router: ip("fe80::1")}, 0)
+	v := b.vlans[0]
+	v.routers.note(frame.Advertisement{Router: ip("fe80::1")}, 0)
 	for _, test := range []struct {
 		source [16]byte
 		m      dhcp6.Message
@@ -70,8 +70,8 @@ func TestRoutersOfOtherLinks(t *testing.T) {
 		if _, drop := b.hear(test.m, &a); drop != None {
 			t.Fatal(drop)
 		}
-		(*v6)(nil).countUnadvertised(l, &a, 1)
-		if got := testutil.ToFloat64(l.counters.own[unadvertised]); got != test.want {
+		(*v6)(nil).countUnadvertised(v, &a, 1)
+		if got := testutil.ToFloat64(v.counters.own[unadvertised]); got != test.want {
 			t.Errorf("after a message of %v counted %v, want %v", test.m.Type(), got, test.want)
 		}
 	}

@@ -133,7 +133,7 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 	slot := make([]byte, 1024)
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
+		if _, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 	}

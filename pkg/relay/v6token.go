@@ -27,9 +27,9 @@ func (s *signer) code6(peer, link [16]byte, client dhcp6.Message, body []byte) [
 }
 
 // appendInterfaceID appends the Interface-Id: the listener's name, and the token where there is a key. o is final.
-func (d *worker) appendInterfaceID(b []byte, k *key, o *origin, m dhcp6.Message, now int64) []byte {
-	name := d.relay.nameOf(o.listener)
-	if d.signer == nil {
+func (w *worker) appendInterfaceID(b []byte, k *key, o *origin, m dhcp6.Message, now int64) []byte {
+	name := w.relay.nameOf(o.listener)
+	if w.signer == nil {
 		b = append(b, 0, dhcp6.OptionInterfaceID, 0, byte(len(name)))
 		return append(b, name...)
 	}
@@ -40,14 +40,14 @@ func (d *worker) appendInterfaceID(b []byte, k *key, o *origin, m dhcp6.Message,
 	b = binary.BigEndian.AppendUint16(b, o.port)
 	b = append(b, o.mac[:]...)
 	b = append(b, o.local[:]...)
-	b = binary.BigEndian.AppendUint32(b, d.relay.unix(now))
+	b = binary.BigEndian.AppendUint32(b, w.relay.unix(now))
 	client, _ := m.Innermost()
-	return append(b, d.signer.code6(k.sender, o.link, client, b[start:])...)
+	return append(b, w.signer.code6(k.sender, o.link, client, b[start:])...)
 }
 
 // interfaceID reads the Interface-Id of a reply. known tells that its token is valid, which has the origin; read is
 // false for an Interface-Id that this relay never sends.
-func (d *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
+func (w *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {
 		return o, false, true
@@ -57,14 +57,14 @@ func (d *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, know
 	}
 	token := value[len(value)-tokenLen6:]
 	body := token[:tokenBody]
-	if !hmac.Equal(d.signer.code6(m.Peer(), m.Link(), client, body), token[tokenBody:]) ||
-		!fresh(body[26:], d.relay.unix(now), d.relay.config.maxAge()) {
+	if !hmac.Equal(w.signer.code6(m.Peer(), m.Link(), client, body), token[tokenBody:]) ||
+		!fresh(body[26:], w.relay.unix(now), w.relay.config.maxAge()) {
 		return o, false, false
 	}
 	o.listener = int16(binary.BigEndian.Uint16(body))
 	o.local, o.link = [16]byte(body[10:]), m.Link()
 	o.port, o.mac = binary.BigEndian.Uint16(body[2:]), [6]byte(body[4:])
-	if o.listener < unicast || int(o.listener) >= len(d.relay.listeners) {
+	if o.listener < unicast || int(o.listener) >= len(w.relay.vlans) {
 		return o, false, false // of a replica with other settings
 	}
 	return o, true, true

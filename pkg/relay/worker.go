@@ -20,8 +20,8 @@ type worker struct {
 	name           string    // for the log
 	arrival        arrival
 	back           back
-	options        [max(front6, dhcp.MaxAgent+64)]byte
-	unicastOptions [dhcp.MaxAgent + 64]byte
+	options        [max(headroom6, dhcp.MaxOption82+64)]byte
+	unicastOptions [dhcp.MaxOption82 + 64]byte
 	signer         *signer
 
 	sender *server.Sender
@@ -30,42 +30,42 @@ type worker struct {
 
 func newWorker(r *Relay, listener int) *worker {
 	name := r.nameOf(int16(listener))
-	d := &worker{relay: r, counters: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
-	d.teller.emit = r.config.Event
-	d.sender = server.NewSender(server.SenderConfig{
+	w := &worker{relay: r, counters: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	w.teller.emit = r.config.Event
+	w.sender = server.NewSender(server.SenderConfig{
 		Own: func() *socket.Socket { return r.upstream.Socket }, Port: r.serverPort, Trace: r.trace,
 		Failed: func(errno unix.Errno) {
-			d.counters.dropped(toServer, SendFailed)
+			w.counters.dropped(toServer, SendFailed)
 			r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 				return []any{"listener", name, "error", errno.Error()}
 			})
 		},
 	})
-	return d
+	return w
 }
 
 // pass sends a client's request, and counts and logs it.
-func (d *worker) pass(b []byte, to *server.Targets, now int64, client uint64, firmware bool, kind int) {
-	d.counters.relayed(toServer, kind)
-	d.send(b, to, now, server.Machine(client, firmware))
-	if d.relay.verbose {
-		d.relay.family.log(d.relay, "relayed request", d.name, b)
+func (w *worker) pass(b []byte, to *server.Targets, now int64, client uint64, firmware bool, kind int) {
+	w.counters.relayed(toServer, kind)
+	w.send(b, to, now, server.Machine(client, firmware))
+	if w.relay.verbose {
+		w.relay.family.log(w.relay, "relayed request", w.name, b)
 	}
 }
 
 // send adds a client's request to the batch for every server. b must not change before d.sender.Flush. machine is the
 // tag of [server.Machine].
-func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
-	request := d.relay.family.describeRequest(d, b, to)
+func (w *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
+	request := w.relay.family.describeRequest(w, b, to)
 	request.Message, request.Machine = b, machine
-	d.sender.Send(to, now, request)
+	w.sender.Send(to, now, request)
 }
 
 // drop counts a packet that was not relayed.
-func (d *worker) drop(side direction, from peer, reason Drop) {
-	d.counters.dropped(side, reason)
-	if d.relay.verbose {
-		d.relay.logger.Debug("dropped packet", "listener", d.name, "direction", side.String(),
+func (w *worker) drop(side direction, from peer, reason Drop) {
+	w.counters.dropped(side, reason)
+	if w.relay.verbose {
+		w.relay.logger.Debug("dropped packet", "listener", w.name, "direction", side.String(),
 			"source", from.String(), "reason", reason.String())
 	}
 }
@@ -85,22 +85,22 @@ func (r *Relay) missing(to *server.Targets) Drop {
 // could have the answer's frame sent to itself by repeating that message. So the transaction belongs to its first
 // sender until the answer comes. Another MAC address takes it over only if the peer address is made from that MAC
 // address: then the first message was the copy.
-func (d *worker) remember(k key, o origin, now int64) Drop {
+func (w *worker) remember(k key, o origin, now int64) Drop {
 	if o.mute {
 		return None
 	}
-	if earlier, ok := d.relay.pending.RememberIf(k, o, now, supersedes); !ok {
-		d.logTaken(&k, o.mac, earlier.mac, now)
+	if earlier, ok := w.relay.pending.RememberIf(k, o, now, supersedes); !ok {
+		w.logTaken(&k, o.mac, earlier.mac, now)
 		return TransactionTaken
 	}
 	return None
 }
 
 // logTaken logs that a message is a copy of another machine's.
-func (d *worker) logTaken(k *key, mac, first frame.MAC, now int64) {
+func (w *worker) logTaken(k *key, mac, first frame.MAC, now int64) {
 	peer := netip.AddrFrom16(k.sender)
-	d.relay.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
-		return []any{"listener", d.name, "peer", peer.String(),
+	w.relay.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
+		return []any{"listener", w.name, "peer", peer.String(),
 			"mac", net.HardwareAddr(mac[:]).String(), "first_mac", net.HardwareAddr(first[:]).String(),
 			"remedy", "find the machine with that MAC address: it wants the answer to another one"}
 	})
@@ -112,13 +112,13 @@ func supersedes(earlier, later origin) bool { return later.mac == earlier.mac ||
 
 // refuse logs that a server's message was dropped.
 func (r *Relay) refuse(what string, m []byte, from netip.Addr, now int64, remedy string) {
-	r.logLimiter.WarnAt(now, what, func() []any { return append(r.family.said(m, from), "remedy", remedy) })
+	r.logLimiter.WarnAt(now, what, func() []any { return append(r.family.logFields(m, from), "remedy", remedy) })
 }
 
 // unsolicited notes a reply that matched nothing.
 func (r *Relay) unsolicited(m []byte, from netip.Addr, now int64) Drop {
 	r.servers.Unsolicited()
-	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return r.family.said(m, from) })
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return r.family.logFields(m, from) })
 	return Unsolicited
 }
 

@@ -45,14 +45,14 @@ type Asker struct {
 	Requests bool
 }
 
-// Slot is where a request waits.
-type Slot[T any] struct {
-	note  T
-	tag   uint64
-	place int32
-	class Class
-	n     int
-	bytes [MostWaiting]byte
+// Place is where a request waits.
+type Place[T any] struct {
+	note   T
+	tag    uint64
+	number int32
+	class  Class
+	n      int
+	bytes  [MostWaiting]byte
 }
 
 // Handler sends requests that have waited. T is the caller's note on a request.
@@ -72,10 +72,10 @@ type Queue[T any] struct {
 	wake      chan struct{}
 	crowdedAt atomic.Int64 // when a request last had to wait, or was refused; 0: never
 
-	mu    sync.Mutex
-	gate  *Gate
-	slots [Places]Slot[T] // not resident in memory until requests wait
-	next  [atOnce]int32   // places; of Run only
+	mu     sync.Mutex
+	gate   *Gate
+	places [Places]Place[T] // not resident in memory until requests wait
+	next   [atOnce]int32    // places; of Run only
 }
 
 // NewQueue makes a queue whose clients are held to limits, which several queues may share.
@@ -89,9 +89,9 @@ type transaction struct {
 	xid    uint32
 }
 
-// Ask decides about a request of length bytes. It is to be sent now (slot is nil), waits in a slot once [Queue.Keep]
+// Ask decides about a request of length bytes. It is to be sent now (place is nil), waits in a place once [Queue.Keep]
 // has put it there, or is refused.
-func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], refused Refusal) {
+func (r *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refused Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	served := r.gate.Served(a.Tag)
@@ -104,16 +104,16 @@ func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], refused 
 	if refused != Admitted {
 		return nil, refused
 	}
-	verdict, place, class := r.gate.Ask(a.Tag, a.Requests, now)
+	verdict, number, class := r.gate.Ask(a.Tag, a.Requests, now)
 	switch {
 	case verdict == Send:
 		return nil, Admitted
 	case verdict == Wait && length <= MostWaiting:
-		slot = &r.slots[place]
-		slot.tag, slot.place, slot.class = a.Tag, place, class
-		return slot, Admitted
+		place = &r.places[number]
+		place.tag, place.number, place.class = a.Tag, number, class
+		return place, Admitted
 	case verdict == Wait:
-		r.gate.Free(place)
+		r.gate.Free(number)
 	}
 	r.crowdedAt.Store(now)
 	return nil, Newcomers
@@ -126,13 +126,13 @@ func (r *Queue[T]) Knows(tag uint64) bool {
 	return r.gate.Served(tag) || tag != 0 && r.gate.offered.find(tag) != nil
 }
 
-// Keep puts a request into its slot, where it waits. It copies the bytes.
-func (r *Queue[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
-	slot.note = note
-	slot.n = copy(slot.bytes[:], b)
+// Keep puts a request into its place, where it waits. It copies the bytes.
+func (r *Queue[T]) Keep(place *Place[T], note T, b []byte, now int64) {
+	place.note = note
+	place.n = copy(place.bytes[:], b)
 	r.crowdedAt.Store(now)
 	r.mu.Lock()
-	r.gate.Put(slot.place, slot.class, slot.tag, now)
+	r.gate.Put(place.number, place.class, place.tag, now)
 	first := r.gate.Waiting() == 1
 	r.mu.Unlock()
 	if first {
@@ -140,11 +140,11 @@ func (r *Queue[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
 	}
 }
 
-// Cancel gives a slot back that Ask gave, instead of Keep.
-func (r *Queue[T]) Cancel(slot *Slot[T]) {
+// Cancel gives a place back that Ask gave, instead of Keep.
+func (r *Queue[T]) Cancel(place *Place[T]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gate.Free(slot.place)
+	r.gate.Free(place.number)
 }
 
 // signal has Run look for requests that may be sent.
@@ -201,14 +201,14 @@ func (r *Queue[T]) Run(ctx context.Context, clock func() int64, to Handler[T]) {
 func (r *Queue[T]) Release(now int64, to Handler[T]) (wait time.Duration, more bool) {
 	for n := atOnce; n == atOnce; {
 		n = r.take(now, to)
-		for _, place := range r.next[:n] {
-			slot := &r.slots[place]
-			to.Send(&slot.note, slot.bytes[:slot.n], now)
+		for _, number := range r.next[:n] {
+			place := &r.places[number]
+			to.Send(&place.note, place.bytes[:place.n], now)
 		}
 		to.Flush()
 		r.mu.Lock()
-		for _, place := range r.next[:n] {
-			r.gate.Free(place)
+		for _, number := range r.next[:n] {
+			r.gate.Free(number)
 		}
 		wait, more = r.gate.Due(now), r.gate.Waiting() > 0
 		r.mu.Unlock()
@@ -221,16 +221,16 @@ func (r *Queue[T]) take(now int64, to Handler[T]) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for n < atOnce {
-		verdict, place := r.gate.Next(now)
+		verdict, number := r.gate.Next(now)
 		switch verdict {
 		case Wait:
 			return n
 		case Refuse:
-			slot := &r.slots[place]
-			to.Refused(&slot.note, slot.bytes[:slot.n], now)
-			r.gate.Free(place)
+			place := &r.places[number]
+			to.Refused(&place.note, place.bytes[:place.n], now)
+			r.gate.Free(number)
 		case Send:
-			r.next[n] = place
+			r.next[n] = number
 			n++
 		}
 	}

@@ -30,8 +30,8 @@ type Config[T any] struct {
 	Filter   []bpf.RawInstruction
 	// Groups are the Ethernet groups whose frames the interface has to take.
 	Groups []frame.MAC
-	// Front is how many bytes are left free in front of each frame.
-	Front int
+	// Headroom is how many bytes are left free in front of each frame.
+	Headroom int
 	// Describe looks at the interface when the socket is opened, and again when a link or an address changes.
 	Describe func(*net.Interface) T
 	// Clock is the clock of Handle, in nanoseconds.
@@ -49,14 +49,14 @@ type Config[T any] struct {
 type Listener[T any] struct {
 	config    Config[T]
 	recvBatch *mmsg.RecvBatch
-	port      atomic.Pointer[Port[T]]
-	why       atomic.Pointer[string] // why there is no port
+	opened    atomic.Pointer[Opened[T]]
+	why       atomic.Pointer[string] // why it is not open
 	changed   chan struct{}          // a link has changed
 	counted   int64                  // the clock when the kernel's count of dropped frames was last read
 }
 
-// Port is an open listener. It is never changed, only replaced.
-type Port[T any] struct {
+// Opened is the open socket of a listener, and its interface. It is never changed, only replaced.
+type Opened[T any] struct {
 	*socket.Socket
 	Index int // of the interface
 	MAC   frame.MAC
@@ -76,7 +76,7 @@ const ReceiveBuffer = 4 << 20
 
 // New makes a listener that is not open.
 func New[T any](config Config[T]) *Listener[T] {
-	l := &Listener[T]{config: config, changed: make(chan struct{}, 1), recvBatch: mmsg.NewRecvBatch(config.Front)}
+	l := &Listener[T]{config: config, changed: make(chan struct{}, 1), recvBatch: mmsg.NewRecvBatch(config.Headroom)}
 	l.down("starting")
 	return l
 }
@@ -84,11 +84,11 @@ func New[T any](config Config[T]) *Listener[T] {
 // RecvBatch is where Handle finds the frames.
 func (l *Listener[T]) RecvBatch() *mmsg.RecvBatch { return l.recvBatch }
 
-// Port is the listener's, nil while it is not open.
-func (l *Listener[T]) Port() *Port[T] { return l.port.Load() }
+// Opened is the open socket, nil while there is none.
+func (l *Listener[T]) Opened() *Opened[T] { return l.opened.Load() }
 
-// SetPort sets the port without an interface, for tests.
-func (l *Listener[T]) SetPort(p *Port[T]) { l.port.Store(p) }
+// SetOpened opens the listener without an interface, for tests.
+func (l *Listener[T]) SetOpened(open *Opened[T]) { l.opened.Store(open) }
 
 // Wake has the listener look at its interface again.
 func (l *Listener[T]) Wake() {
@@ -150,20 +150,20 @@ func (l *Listener[T]) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (l *Listener[T]) up(p *Port[T]) {
-	l.port.Store(p)
+func (l *Listener[T]) up(open *Opened[T]) {
+	l.opened.Store(open)
 	l.config.Changed(true)
 }
 
 func (l *Listener[T]) down(why string) {
 	l.why.Store(&why)
-	l.port.Store(nil)
+	l.opened.Store(nil)
 	l.config.Changed(false)
 }
 
 // Ready returns an error while the listener is not open.
 func (l *Listener[T]) Ready() error {
-	if l.port.Load() != nil {
+	if l.opened.Load() != nil {
 		return nil
 	}
 	return fmt.Errorf("listener %s: %s", l.config.Name, *l.why.Load())
@@ -186,7 +186,7 @@ func missing(name string) error {
 }
 
 // look finds the interface and describes it.
-func (l *Listener[T]) look() (*Port[T], error) {
+func (l *Listener[T]) look() (*Opened[T], error) {
 	name := l.config.Name
 	link, err := net.InterfaceByName(name)
 	switch {
@@ -199,15 +199,15 @@ func (l *Listener[T]) look() (*Port[T], error) {
 	case len(link.HardwareAddr) != 6:
 		return nil, fmt.Errorf("interface %s is no Ethernet: its address is %q", name, link.HardwareAddr)
 	}
-	return &Port[T]{
+	return &Opened[T]{
 		Index: link.Index, MAC: frame.MAC(link.HardwareAddr), MTU: link.MTU, Info: l.config.Describe(link),
 	}, nil
 }
 
 // open makes the packet socket. It is bound only after its filter is attached, so that it never holds a frame that
 // the filter would have refused.
-func (l *Listener[T]) open() (*Port[T], error) {
-	p, err := l.look()
+func (l *Listener[T]) open() (*Opened[T], error) {
+	open, err := l.look()
 	if err != nil {
 		return nil, err
 	}
@@ -226,29 +226,31 @@ func (l *Listener[T]) open() (*Port[T], error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReceiveBuffer) // as far as rmem_max allows
 		for _, group := range l.config.Groups {
-			membership := unix.PacketMreq{Ifindex: int32(p.Index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(group))}
+			membership := unix.PacketMreq{
+				Ifindex: int32(open.Index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(group)),
+			}
 			copy(membership.Address[:], group[:])
 			if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &membership); err != nil {
 				return os.NewSyscallError("setsockopt PACKET_ADD_MEMBERSHIP", err)
 			}
 		}
 		return os.NewSyscallError("bind",
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: mmsg.Htons(l.config.Protocol), Ifindex: p.Index}))
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: mmsg.Htons(l.config.Protocol), Ifindex: open.Index}))
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	p.Socket = s
-	return p, nil
+	open.Socket = s
+	return open, nil
 }
 
 // serve reads requests until the socket fails, the interface changes, or ctx is done.
-func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
+func (l *Listener[T]) serve(ctx context.Context, open *Opened[T]) error {
 	ended := make(chan error, 1)
 	go func() {
-		ended <- p.Pump(l.recvBatch, func(n int) {
+		ended <- open.Pump(l.recvBatch, func(n int) {
 			now := l.config.Clock()
-			l.countLost(p, now)
+			l.countLost(open, now)
 			l.config.Handle(n, now)
 		})
 	}()
@@ -257,20 +259,20 @@ func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 		case err := <-ended:
 			return err
 		case <-ctx.Done():
-			p.Stop()
+			open.Stop()
 			return <-ended
 		case <-l.changed:
 			now, err := l.look()
-			if err == nil && now.Index == p.Index {
+			if err == nil && now.Index == open.Index {
 				// The same interface, perhaps with another address, MAC or MTU: the socket stays.
-				now.Socket = p.Socket
-				l.port.Store(now)
+				now.Socket = open.Socket
+				l.opened.Store(now)
 				continue
 			}
 			if err == nil {
 				err = errors.New("another interface has its name")
 			}
-			p.Stop()
+			open.Stop()
 			<-ended
 			return err
 		}
@@ -279,12 +281,12 @@ func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 
 // countLost counts the frames that the kernel dropped. It reads the kernel's count once a second while packets arrive:
 // when none arrive, none are dropped.
-func (l *Listener[T]) countLost(p *Port[T], now int64) {
+func (l *Listener[T]) countLost(open *Opened[T], now int64) {
 	if now-l.counted < time.Second.Nanoseconds() {
 		return
 	}
 	l.counted = now
-	_ = p.Control(func(fd int) error {
+	_ = open.Control(func(fd int) error {
 		statistics, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 		if err == nil && statistics.Drops > 0 {
 			l.config.Lost(statistics.Drops)

@@ -70,6 +70,12 @@ func (p *Table[K, V]) Remember(k K, o V, now int64) {
 	p.RememberIf(k, o, now, func(V, V) bool { return true })
 }
 
+// RememberAnswered is Remember for a request that a reply has told of: none of its replies counts as its first.
+func (p *Table[K, V]) RememberAnswered(k K, o V, now int64) {
+	p.Remember(k, o, now)
+	p.Match(k, now)
+}
+
 // RememberIf is Remember for requests that may be copies of another host's. Where the transaction is known already,
 // and has not expired, replaces tells whether the request may replace the earlier one. If it may not, RememberIf
 // returns the earlier one's origin, and ok is false.

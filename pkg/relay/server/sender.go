@@ -37,8 +37,8 @@ func NewSender(c SenderConfig) *Sender {
 type Request struct {
 	// Message stays as it is until Flush.
 	Message []byte
-	// Answered tells whether the answer comes by way of this relay.
-	Answered bool
+	// AnswerExpected tells whether each server answers, and by way of this relay: else silence means nothing.
+	AnswerExpected bool
 	// GivenBefore is what a server must have given the client before, for its silence to this request to mean something;
 	// [Nothing] where it never does.
 	GivenBefore Given

@@ -83,11 +83,11 @@ func newServer(m *Metrics, name, host string, port uint16) *Server {
 	return s
 }
 
-// Asked notes a request. The silence of a server means something where it has answered the same machine before: to
-// machines that it does not know a good server is silent, too.
+// Asked notes a request. The silence of a server to one that has to be answered means something where it has answered
+// the same machine before: to machines that it does not know a good server is silent, too.
 func (s *Server) Asked(now int64, r *Request) {
 	s.requests.Inc()
-	if !r.Answered {
+	if !r.AnswerExpected {
 		return
 	}
 	if s.unanswered.Add(1) == 1 {

@@ -14,7 +14,7 @@ const (
 // asks has a machine send n DISCOVERs.
 func asks(s *Server, now int64, machine uint64, n int) {
 	for range n {
-		s.Asked(now, &Request{Answered: true, GivenBefore: Offer, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
+		s.Asked(now, &Request{AnswerExpected: true, GivenBefore: Offer, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
 	}
 }
 
@@ -88,7 +88,7 @@ func TestServerIsDeadByMachinesThatItAnswered(t *testing.T) {
 			if name == "another that was only offered" {
 				s.learn(known, Offer)
 			}
-			test.request.Answered = name != "the answer goes past the relay"
+			test.request.AnswerExpected = name != "the answer goes past the relay"
 			detour := s.detour
 			for now, i := start, 0; now <= start+test.until*second; now += second {
 				for i < len(test.at) && start+test.at[i]*second <= now {
