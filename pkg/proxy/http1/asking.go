@@ -38,7 +38,7 @@ func (c *Conn) ask() state {
 			}
 		}
 		if err != nil {
-			return c.broken(os.NewSyscallError("write", err))
+			return c.unanswered(os.NewSyscallError("write", err))
 		}
 	}
 	c.since = c.engine.loop.Now()
@@ -50,13 +50,13 @@ func (c *Conn) ask() state {
 
 // connect takes an idle connection to the endpoint, or begins to open one.
 func (c *Conn) connect() (err error) {
-	x, share := c.exchange, c.engine.shareOf(c.exchange.route.Upstreams())
+	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	if !x.fresh && (x.Request.safe() || share.keepsIdle(x.Key)) {
-		c.upstream = share.take(x.Key)
+	if !x.fresh && (x.Request.safe() || pool.keepsIdle(x.Key)) {
+		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
-		if c.upstream, err = share.open(x.Key); err != nil {
+		if c.upstream, err = pool.open(x.Key); err != nil {
 			return err
 		}
 	}
@@ -88,9 +88,9 @@ func (c *Conn) hear() state {
 		case errors.Is(err, unix.EAGAIN):
 			return asked
 		case n == 0 && err != nil:
-			return c.broken(os.NewSyscallError("read", err))
+			return c.unanswered(os.NewSyscallError("read", err))
 		case n == 0: // net/http says what is wrong with what has come
-			return c.broken(cmp.Or(x.answer.read(x.in, x.Request.Method()), io.ErrUnexpectedEOF))
+			return c.unanswered(cmp.Or(x.answer.read(x.in, x.Request.Method()), io.ErrUnexpectedEOF))
 		}
 		got := buffer[:n]
 		if len(x.in) > 0 {
@@ -101,7 +101,7 @@ func (c *Conn) hear() state {
 		rest, whole, err := x.takeHead(got, func() { taken = taken && c.passInterim() })
 		switch {
 		case err != nil:
-			return c.broken(err)
+			return c.unanswered(err)
 		case !taken:
 			return c.close()
 		case whole:
@@ -138,7 +138,7 @@ func (c *Conn) beginAnswer(rest []byte) state {
 		return c.end(x.broken)
 	}
 	if x.body.whole {
-		c.settle()
+		c.keepOrClose()
 		return passing
 	}
 	x.streamed = true
@@ -147,17 +147,17 @@ func (c *Conn) beginAnswer(rest []byte) state {
 	return passing
 }
 
-// settle keeps the endpoint's connection for another request, or closes it. The answer has come to its end.
-func (c *Conn) settle() {
+// keepOrClose keeps the endpoint's connection for another request, or closes it. The answer has come to its end.
+func (c *Conn) keepOrClose() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && u.share.wants(u, x)
+	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && u.pool.wants(u, x)
 	if x.streamed { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.streamed = false
 		c.owner.Streamed(keep, x.ration)
 	}
 	if keep {
-		u.share.put(u)
+		u.pool.put(u)
 	} else {
 		u.close()
 	}
@@ -171,10 +171,10 @@ func (c *Conn) hangUp() {
 	}
 }
 
-// broken goes on when the endpoint's connection failed before the answer had begun. A connection that was kept may have
-// been closed by the endpoint meanwhile: then the request is sent on a new one, if it may be sent twice or was not
+// unanswered goes on when the endpoint's connection failed before the answer had begun. A connection that was kept may
+// have been closed by the endpoint meanwhile: then the request is sent on a new one, if it may be sent twice or was not
 // received.
-func (c *Conn) broken(err error) state {
+func (c *Conn) unanswered(err error) state {
 	x, u := c.exchange, c.upstream
 	if !u.used {
 		return c.failed(false, err)
@@ -200,7 +200,7 @@ func (c *Conn) unreceived() bool {
 func (c *Conn) failed(dialing bool, err error) state {
 	x := c.exchange
 	c.hangUp()
-	x.Endpoint = nil
+	x.Endpoint = nil // Failed releases it
 	refusal := x.route.Failed(x, dialing, cmp.Or(err, io.ErrUnexpectedEOF))
 	if refusal == nil {
 		x.fresh, x.heads, x.in = false, 0, x.in[:0]

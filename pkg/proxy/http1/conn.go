@@ -160,7 +160,7 @@ func (c *Conn) Ready(e loop.Events) {
 		return
 	}
 	switch {
-	case e == 0:
+	case e.Again():
 		c.on(turn)
 	case c.state == blocked && e.Writable():
 		c.on(clientWritable)
@@ -258,7 +258,7 @@ func (c *Conn) finish(x *Exchange, r Result) {
 	if x.Endpoint != nil {
 		x.Endpoint.Release()
 	}
-	if x.streamed { // the answer broke off, or settle would have told
+	if x.streamed { // the answer broke off, or keepOrClose would have told
 		c.owner.Streamed(false, x.ration)
 	}
 	c.owner.Received(x.size)

@@ -17,7 +17,7 @@ import (
 type Engine struct {
 	loop    *loop.Loop
 	conns   []*Conn
-	share   *share // of the route that was served last
+	pool    *upstreamPool // of the route that was served last
 	ticking bool
 	open    sync.WaitGroup // connections, and goroutines that load files
 
@@ -98,8 +98,8 @@ func (e *Engine) tick(now time.Time) (again bool) {
 		e.conns[i].tick(now)
 	}
 	left := 0
-	if e.share != nil {
-		left = e.share.sweep(now)
+	if e.pool != nil {
+		left = e.pool.sweep(now)
 	}
 	e.ticking = len(e.conns)+left > 0
 	return e.ticking

@@ -161,8 +161,8 @@ const request = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 // kept is how many idle connections to endpoints the engine has.
 func (o *owner) kept() (n int) {
 	o.call(func() {
-		if o.engine.share != nil {
-			n = o.engine.share.idle.Len()
+		if o.engine.pool != nil {
+			n = o.engine.pool.idle.Len()
 		}
 	})
 	return n
@@ -228,11 +228,11 @@ func TestUpstreamsAreKept(t *testing.T) {
 	if n := o.kept(); n != 1 || len(conns) > 0 {
 		t.Errorf("%d connections are kept, %d more were opened", n, len(conns))
 	}
-	o.call(func() { o.engine.share.sweep(o.engine.loop.Now().Add(time.Minute - time.Second)) })
+	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute - time.Second)) })
 	if n := o.kept(); n != 1 {
 		t.Error("the connection is given up early")
 	}
-	o.call(func() { o.engine.share.sweep(o.engine.loop.Now().Add(time.Minute + time.Second)) })
+	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute + time.Second)) })
 	if n := o.kept(); n != 0 {
 		t.Errorf("%d connections are kept for too long", n)
 	}
@@ -440,17 +440,17 @@ func TestPoolInUseIsKept(t *testing.T) {
 	before, now := NewUpstreams(idle.Limits{Total: 1, PerKey: 1}), o.upstreams
 	defer before.Close()
 	o.call(func() {
-		first := o.engine.shareOf(before)
-		if o.engine.shareOf(now); o.engine.shareOf(before) != first {
+		first := o.engine.poolOf(before)
+		if o.engine.poolOf(now); o.engine.poolOf(before) != first {
 			t.Error("a pool of the route before is made twice")
 		}
 	})
 	before.Close()
 	o.call(func() {
-		in := o.engine.shareOf(now)
-		o.engine.shareOf(before)
-		if o.engine.share != in || o.engine.shareOf(now) != in || len(now.shares) != 1 {
-			t.Errorf("the pool in use was replaced; there are %d", len(now.shares))
+		in := o.engine.poolOf(now)
+		o.engine.poolOf(before)
+		if o.engine.pool != in || o.engine.poolOf(now) != in || len(now.pools) != 1 {
+			t.Errorf("the pool in use was replaced; there are %d", len(now.pools))
 		}
 	})
 }

@@ -41,8 +41,8 @@ type Route interface {
 	// connection off.
 	Begin(x *Exchange) bool
 	// Failed reports that the endpoint did not take the request: dialing failed, or its connection broke before there was
-	// an answer. The endpoint is not the request's any more. After a failed dial it may set another one, with Key,
-	// and return nil; else it returns what the client is answered.
+	// an answer. It releases the endpoint, which is not the request's any more. After a failed dial it may set another
+	// one, with Key, and return nil; else it returns what the client is answered.
 	Failed(x *Exchange, dialing bool, err error) *Refusal
 	// Progressed reports, often, how far a request has got: that there is no answer yet, or how much of it was sent.
 	Progressed(x *Exchange, r Result)

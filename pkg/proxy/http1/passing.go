@@ -35,7 +35,7 @@ func (c *Conn) pass() state {
 		case x.File != nil && x.payload < x.answer.length:
 			s = c.passFile()
 		case x.File != nil, x.body.whole:
-			return c.end(x.broken)
+			return c.end(x.broken) // its trailers may be broken
 		default:
 			s = c.receive()
 		}
@@ -100,7 +100,7 @@ func (c *Conn) receive() state {
 	x.ration -= len(data)
 	out := x.body.frame(buffer, frameBefore, len(data))
 	if x.body.whole {
-		c.settle()
+		c.keepOrClose()
 		x.out, x.broken = x.body.appendEnd(append(x.out, out...))
 		return goesOn
 	}

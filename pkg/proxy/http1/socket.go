@@ -39,7 +39,7 @@ func (s *socket) watchWrites(l *loop.Loop, w loop.Watcher) (err error) {
 	}
 	l.Release(s.fd, s.handle)
 	s.writes = true
-	s.handle, err = l.Watch(s.fd, loop.Connecting, w)
+	s.handle, err = l.Watch(s.fd, loop.Writes, w)
 	return err
 }
 

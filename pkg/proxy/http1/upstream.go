@@ -20,7 +20,7 @@ type Upstreams struct {
 	limits idle.Limits // of an engine's
 
 	mu     sync.Mutex
-	shares []*share
+	pools  []*upstreamPool
 	closed bool
 }
 
@@ -30,7 +30,7 @@ func NewUpstreams(limits idle.Limits) *Upstreams { return &Upstreams{limits: lim
 // Drop closes the idle connections to an endpoint. It does not wait.
 func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 	u.mu.Lock()
-	pools := u.shares
+	pools := u.pools
 	u.mu.Unlock()
 	for _, p := range pools {
 		p.engine.loop.Do(func() { // where the loop has ended, Close will close them
@@ -45,8 +45,8 @@ func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 // become idle later are closed at once. It must not be called in a loop's thread.
 func (u *Upstreams) Close() {
 	u.mu.Lock()
-	pools := u.shares
-	u.shares, u.closed = nil, true
+	pools := u.pools
+	u.pools, u.closed = nil, true
 	u.mu.Unlock()
 	for _, p := range pools {
 		closed := make(chan struct{})
@@ -60,8 +60,8 @@ func (u *Upstreams) Close() {
 	}
 }
 
-// share is an engine's share of Upstreams.
-type share struct {
+// upstreamPool is an engine's part of Upstreams.
+type upstreamPool struct {
 	engine *Engine
 	of     *Upstreams
 	idle   *idle.Pool[*upstream]
@@ -75,7 +75,7 @@ const keepsFrom = time.Second
 // keepsIdle reports whether a POST may go on an idle connection to the endpoint of a key. Such a POST is not sent again
 // if the endpoint closes the connection at that moment (but see Conn.unreceived). So the endpoint must have kept one
 // for keepsFrom, and have closed none since.
-func (p *share) keepsIdle(key idle.Key) bool {
+func (p *upstreamPool) keepsIdle(key idle.Key) bool {
 	if p.idle.Age(key, p.engine.loop.Now()) >= keepsFrom {
 		p.keeps[key.Endpoint()] = struct{}{}
 	}
@@ -83,30 +83,30 @@ func (p *share) keepsIdle(key idle.Key) bool {
 	return yes
 }
 
-// shareOf returns the engine's share of u. [Upstreams.Close] closes the share that it replaces: two are in use only
+// poolOf returns the engine's pool of u. [Upstreams.Close] closes the pool that it replaces: two are in use only
 // during a reload, when a request that began before it may be sent again.
-func (e *Engine) shareOf(u *Upstreams) *share {
-	if e.share != nil && e.share.of == u {
-		return e.share
+func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
+	if e.pool != nil && e.pool.of == u {
+		return e.pool
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	i := slices.IndexFunc(u.shares, func(p *share) bool { return p.engine == e })
+	i := slices.IndexFunc(u.pools, func(p *upstreamPool) bool { return p.engine == e })
 	if i < 0 {
-		p := &share{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
-		if u.closed { // nothing will be kept in it: it must not take the place of the share that is in use
+		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
+		if u.closed { // nothing will be kept in it: it must not take the place of the pool that is in use
 			p.idle.Close()
 			return p
 		}
-		i, u.shares = len(u.shares), append(u.shares, p)
+		i, u.pools = len(u.pools), append(u.pools, p)
 	}
-	e.share = u.shares[i]
-	return e.share
+	e.pool = u.pools[i]
+	return e.pool
 }
 
 // take returns the idle connection of a key that was used last; nil if there is none. It looks into the socket, and
 // closes those with unread bytes or an end, which the loop may not have reported yet.
-func (p *share) take(key idle.Key) *upstream {
+func (p *upstreamPool) take(key idle.Key) *upstream {
 	for {
 		u, ok := p.idle.Take(key, p.engine.loop.Now())
 		if !ok {
@@ -122,12 +122,12 @@ func (p *share) take(key idle.Key) *upstream {
 
 // wants reports whether to keep the connection of a request. That of a POST which could not have gone on a kept one
 // gets a place only where no other connection loses it.
-func (p *share) wants(u *upstream, x *Exchange) bool {
+func (p *upstreamPool) wants(u *upstream, x *Exchange) bool {
 	return x.Request.safe() || p.keepsIdle(u.Key()) || p.idle.Spare(u.Key())
 }
 
 // put keeps a connection for the next request with its key.
-func (p *share) put(u *upstream) {
+func (p *upstreamPool) put(u *upstream) {
 	u.conn, u.used = nil, true
 	if surplus, ok := p.idle.Put(u, p.engine.loop.Now()); ok {
 		surplus.close()
@@ -135,7 +135,7 @@ func (p *share) put(u *upstream) {
 }
 
 // sweep closes those that nobody used for long, and tells how many are left.
-func (p *share) sweep(now time.Time) (left int) {
+func (p *upstreamPool) sweep(now time.Time) (left int) {
 	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
 		u.closedIdle() // whether the endpoint keeps idle connections is not known from now on
 		u.close()
@@ -148,20 +148,20 @@ type upstream struct {
 	idle.Slot[*upstream] // tells for which requests it is
 	socket
 
-	share      *share
+	pool       *upstreamPool
 	conn       *Conn // whose request is on it; nil while it is idle
 	used       bool  // has answered a request before
 	connecting bool
 }
 
 // open begins to connect, for a key.
-func (p *share) open(key idle.Key) (u *upstream, err error) {
+func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 	addr := key.Endpoint()
 	fd, err := sock.Open(addr, true)
 	if err != nil {
 		return nil, err
 	}
-	u = &upstream{Slot: idle.NewSlot[*upstream](key), share: p, socket: socket{fd: fd}}
+	u = &upstream{Slot: idle.NewSlot[*upstream](key), pool: p, socket: socket{fd: fd}}
 	if err = sock.SetUpstream(fd); err == nil {
 		u.connecting, err = sock.Connect(fd, addr)
 	}
@@ -180,16 +180,16 @@ func (p *share) open(key idle.Key) (u *upstream, err error) {
 }
 
 // closedIdle notes that an idle connection to the endpoint did not last.
-func (u *upstream) closedIdle() { delete(u.share.keeps, u.Key().Endpoint()) }
+func (u *upstream) closedIdle() { delete(u.pool.keeps, u.Key().Endpoint()) }
 
-func (u *upstream) close() { u.socket.close(u.share.engine.loop) }
+func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 
 // Ready implements loop.Watcher.
 func (u *upstream) Ready(e loop.Events) {
 	switch u.note(e); {
 	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
-			u.share.idle.Remove(u)
+			u.pool.idle.Remove(u)
 			u.closedIdle()
 			u.close()
 		}

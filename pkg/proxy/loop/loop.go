@@ -47,15 +47,18 @@ func (e Events) Last() bool {
 	return e&(unix.EPOLLPRI|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 }
 
+// Again is whether nothing has happened, and it is the watcher's turn once more, as it asked by [Loop.Again].
+func (e Events) Again() bool { return e == 0 }
+
 // Mode is how a socket is watched.
 type Mode uint32
 
-// Modes. Stream and Connecting report each change once: the watcher reads until nothing is left.
+// Modes. Stream and Writes report each change once: the watcher reads until nothing is left.
 const (
 	// Stream is readable.
 	Stream Mode = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | edge
-	// Connecting is Stream, and reports also that the socket has connected, or takes bytes again.
-	Connecting Mode = Stream | unix.EPOLLOUT
+	// Writes is Stream, and reports also that the socket has connected, or takes bytes again.
+	Writes Mode = Stream | unix.EPOLLOUT
 	// Listening reports for as long as connections wait, to one of the loops that watch the socket.
 	Listening Mode = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
 )

@@ -97,7 +97,7 @@ type Front struct {
 	listener *sock.Listener
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
-	room     *admission.Route
+	account  *admission.Route
 	lines    *loglimit.Clients // in the log
 
 	conns sock.Conns[*session]
@@ -116,7 +116,7 @@ func Listen(c Config) (*Front, error) {
 		config:  c,
 		log:     c.Logger,
 		metrics: c.Metrics.route(c.Route),
-		room:    c.Account.Route(c.Route),
+		account: c.Account.Route(c.Route),
 	}
 	hurried, hurry := context.WithCancel(context.Background())
 	f.hurried, f.hurry = hurried.Done(), hurry

@@ -52,7 +52,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	case !f.add(s):
 		sock.Reset(fd)
 	default:
-		if why := f.room.Admit(&s.lease, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
+		if why := f.account.Admit(&s.lease, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
 			s.refuse(refusalOf(why))
 			s.close(true)
 			return
@@ -61,8 +61,8 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	}
 }
 
-// await notes a session whose tick the loop is to call, until tick returns false.
-func (in *frontLoop) await(s *session) {
+// wantTicks notes a session whose tick the loop is to call, until tick returns false.
+func (in *frontLoop) wantTicks(s *session) {
 	if s.timed {
 		return
 	}

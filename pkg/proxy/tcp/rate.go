@@ -23,7 +23,7 @@ func (s *side) granted() bool {
 	if s.waiter == nil {
 		s.waiter = &shaper.Waiter{Ready: func() { s.session.do(s.resume) }}
 	}
-	s.session.in.await(s.session)
+	s.session.in.wantTicks(s.session)
 	return s.session.settings.Shaper.Ask(s.waiter, s.session.source.Addr(), s.held())
 }
 
@@ -44,8 +44,8 @@ func (s *side) held() int64 {
 	return int64(n)
 }
 
-// keepAlive is called while the session waits for its rate, a time in which it is not idle.
-func (s *session) keepAlive() {
+// stayActive is called while the session waits for its rate, a time in which it is not idle.
+func (s *session) stayActive() {
 	s.lease.Touch()
 	s.moveNow()
 }

@@ -73,6 +73,7 @@ func (s *session) begin() {
 		s.beginFor(s.peer)
 		return
 	}
+	// It may be done, and s closed, before it returns: nothing is left to be stopped then.
 	s.header = sock.AwaitHeader(s.in.loop, s.client.fd, func(source, target netip.AddrPort, err error) {
 		switch {
 		case err != nil:
@@ -125,8 +126,8 @@ func (s *session) connect() {
 		s.refuseEndpoint(err)
 		return
 	}
-	s.server.bound = s.front.room.SmallBuffers()
-	if s.server.fd, err = sock.Open(s.endpoint.Addr, s.server.bound); err != nil {
+	s.server.bufferSet = s.front.account.SmallBuffers()
+	if s.server.fd, err = sock.Open(s.endpoint.Addr, s.server.bufferSet); err != nil {
 		s.failed(err)
 		return
 	}
@@ -138,8 +139,8 @@ func (s *session) connect() {
 	case !waiting:
 		s.connected()
 	default:
-		s.in.await(s)
-		if err := s.server.watch(loop.Connecting); err != nil {
+		s.in.wantTicks(s)
+		if err := s.server.watch(loop.Writes); err != nil {
 			s.refuseEndpoint(err)
 		}
 	}
@@ -200,7 +201,7 @@ func (s *session) pass() {
 	s.state, s.since = passing, s.in.loop.Now()
 	s.moveNow()
 	s.established(s.endpoint.Addr)
-	s.in.await(s)
+	s.in.wantTicks(s)
 }
 
 // tick does what is due. It reports whether there is more to wait for.
@@ -294,7 +295,7 @@ func (s *session) close(torn bool) {
 	s.client.close(torn)
 	s.server.close(torn)
 	s.in.forget(s)
-	if s.tls.end() {
+	if s.tls.stop() { // without TLS, too: no goroutine uses the sockets
 		s.giveBack()
 	}
 }

@@ -53,17 +53,17 @@ type side struct {
 	mode      loop.Mode // in which the loop watches the socket
 	ended     bool      // its stream has ended, and the half-close was passed on
 
-	waits   obstacle
-	rest    []byte        // was read, and is not yet written
-	buffer  *sock.Scratch // has the rest while the direction waits; nil otherwise
-	pipe    *sock.Pipe    // of a bulk direction
-	fresh   bool          // the shaper has not been asked yet for what was read
-	waiter  *shaper.Waiter
-	bulk    int       // bytes since the last pause
-	last    time.Time // when the pipe was filled last
-	sized   time.Time // when the buffers were last sized
-	buffers sock.StreamBuffers
-	bound   bool // the endpoint's receive buffer has a bound of ours
+	waits     obstacle
+	rest      []byte        // was read, and is not yet written
+	buffer    *sock.Scratch // has the rest while the direction waits; nil otherwise
+	pipe      *sock.Pipe    // of a bulk direction
+	fresh     bool          // the shaper has not been asked yet for what was read
+	waiter    *shaper.Waiter
+	bulk      int       // bytes since the last pause
+	last      time.Time // when the pipe was filled last
+	sized     time.Time // when the buffers were last sized
+	buffers   sock.StreamBuffers
+	bufferSet bool // we size the endpoint's receive buffer, which the kernel does no more then
 }
 
 // other is the session's other side.
@@ -109,7 +109,7 @@ func (s *side) Ready(e loop.Events) {
 			back.resume()
 		}
 		switch {
-		case e == 0:
+		case e.Again():
 			s.resume()
 		case s.waits == nothing && e.Readable():
 			s.move(e.Last())
@@ -117,8 +117,10 @@ func (s *side) Ready(e loop.Events) {
 	}
 }
 
-// move passes on what has come, until nothing is left or the direction has to wait. After a short read the loop reports
-// what comes later, and move stops; untilEmpty is where that may have been reported already.
+// move passes on what has come, until nothing is left or the direction has to wait. The loop reports each change once
+// (EPOLLET): of bytes that come after a short read it will tell, so move stops there. With untilEmpty it reads on to
+// EAGAIN or the end, which the loop may have reported already: behind a FIN, an error or an urgent byte, and where the
+// direction has waited.
 func (s *side) move(untilEmpty bool) {
 	x := s.session
 	for moved := 0; x.state == passing && !s.ended; {
@@ -137,6 +139,7 @@ func (s *side) move(untilEmpty bool) {
 		if !s.give() {
 			return
 		}
+		// In a long stream a short read may only be faster than its sender: whether it pauses, EAGAIN tells.
 		if s.pipe == nil && n < most && !untilEmpty && s.bulk < longBytes {
 			s.bulk = 0
 			return
@@ -164,7 +167,7 @@ func (s *side) take() (n, most int, err error) {
 		if s.pipe, err = sock.NewPipe(); err != nil { // no descriptors, no kernel memory: user space can do it
 			s.pipe, s.bulk = nil, 0
 		}
-		s.session.in.await(s.session)
+		s.session.in.wantTicks(s.session)
 	}
 	if s.pipe != nil {
 		s.last = s.session.in.loop.Now()
@@ -205,8 +208,8 @@ func (s *side) give() (done bool) {
 		}
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			if to.mode != loop.Connecting {
-				err = to.watch(loop.Connecting)
+			if to.mode != loop.Writes {
+				err = to.watch(loop.Writes)
 			} else {
 				err = nil
 			}
@@ -298,7 +301,7 @@ func (s *side) close(torn bool) {
 func (s *side) tick(now time.Time) (again bool) {
 	switch {
 	case s.waits == share: // a time in which the session is not idle
-		s.session.keepAlive()
+		s.session.stayActive()
 	case s.pipe == nil:
 		return false
 	case s.pipe.Held == 0 && now.Sub(s.last) >= splicePause:
@@ -321,9 +324,9 @@ func (s *side) unpipe() {
 // resize gives a bulk direction the largest buffers that there is room for, up to most.
 func (s *side) resize(dst, src syscall.Conn, most sock.Buffers) {
 	size, changed := s.buffers.Resize(&s.session.lease, dst, most)
-	if changed && s.direction == toClient && (s.bound || size != sock.Largest) {
+	if changed && s.direction == toClient && (s.bufferSet || size != sock.Largest) {
 		sock.SetReceiveBuffer(src, size)
-		s.bound = true
+		s.bufferSet = true
 	}
 }
 

@@ -74,9 +74,9 @@ func socketUnder(s stream) syscall.Conn {
 	return s.(*sock.Socket)
 }
 
-// end passes the end of src on. If TLS has ended there without a close_notify, none is sent to dst either: its peer can
-// see that bytes may be missing, as it could without the proxy.
-func end(dst, src stream) error {
+// passEnd passes the end of src on. If TLS has ended there without a close_notify, none is sent to dst either: its peer
+// can see that bytes may be missing, as it could without the proxy.
+func passEnd(dst, src stream) error {
 	from, _ := src.(*tlsStream)
 	to, _ := dst.(*tlsStream)
 	if from != nil && to != nil && from.wire.ended {
@@ -91,8 +91,8 @@ var errTLS = errors.New("no TLS with the endpoint")
 // unused reports whether no goroutine uses the sockets.
 func (x *tlsPart) unused() bool { return x == nil || !x.busy }
 
-// end ends the goroutines. It reports whether there are none.
-func (x *tlsPart) end() bool {
+// stop ends the goroutines. It reports whether there are none.
+func (x *tlsPart) stop() bool {
 	if x != nil {
 		x.cancel()
 	}
@@ -216,7 +216,7 @@ func (s *session) handshakeServer(server *sock.Socket) (stream, error) {
 func (s *session) copy(dst, src stream, from *side) {
 	err := s.copyRecords(dst, src, from)
 	if errors.Is(err, io.EOF) {
-		err = end(dst, src)
+		err = passEnd(dst, src)
 	}
 	if s.noteError(err) {
 		s.do(func() { s.close(true) })
@@ -229,7 +229,7 @@ func (s *session) copyRecords(dst, src stream, from *side) error {
 	if from.direction == toClient {
 		flow = &shaper.Flow{
 			Shaper: s.settings.Shaper, Client: s.source.Addr(), Done: s.tls.life.Done(),
-			Waits: func() error { s.keepAlive(); return nil },
+			Waits: func() error { s.stayActive(); return nil },
 		}
 	}
 	for passed := 0; ; {

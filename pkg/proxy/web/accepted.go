@@ -32,9 +32,9 @@ type closer interface {
 	abort()
 }
 
-// passTo sets by what the connection is served from now on. It is false where the connection has been closed or
-// given up.
-func (c *accepted) passTo(s closer) bool {
+// servedBy notes that s serves the connection from now on. It is false where the connection has been closed or given
+// up.
+func (c *accepted) servedBy(s closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.by = s

@@ -21,7 +21,7 @@ type connections struct {
 	metrics  *routeMetrics
 	log      *slog.Logger
 	lines    *loglimit.Clients
-	room     *admission.Route
+	account  *admission.Route
 
 	tls *tls.Config // whose GetConfigForClient asks the front for the route's TLS
 
@@ -30,8 +30,8 @@ type connections struct {
 	reaping atomic.Bool // a timer is set to close what was given up
 }
 
-// count counts a connection that was accepted, and applies the limits on their number; false where there are too many.
-func (l *connections) count(c *loopConn) bool {
+// register counts a connection that was accepted, and gives it its server; false where there are too many.
+func (l *connections) register(c *loopConn) bool {
 	s, client := l.settings.Load(), c.peer.Addr()
 	if c.header { // which tells the client later
 		client = netip.Addr{}

@@ -175,7 +175,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	f.connections = &connections{
 		socket: socket, server: func() *server { return f.current.Load().server },
-		metrics: f.metrics, log: f.log, lines: f.lines, room: c.Account.Route(c.Route),
+		metrics: f.metrics, log: f.log, lines: f.lines, account: c.Account.Route(c.Route),
 	}
 	f.connections.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.loops = f.loopsOf(c.Loops.Loops())

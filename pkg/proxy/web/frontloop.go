@@ -40,7 +40,7 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, engine: in.engine.NewConn(fd, peer.Addr())}
 	s := l.settings.Load()
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
-	if !l.count(c) { // else it has its server now
+	if !l.register(c) {
 		sock.Reset(fd)
 		return
 	}
@@ -48,7 +48,7 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 		l.pace(fd, s.Pace)
 	}
 	c.engine.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
-	if why := l.room.Admit(&c.lease, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
+	if why := l.account.Admit(&c.lease, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())
 		c.engine.Refuse()
 		return

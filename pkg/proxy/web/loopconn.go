@@ -28,11 +28,11 @@ type loopConn struct {
 		old   bool
 		lines []byte
 	}
-	plainRequest
-	streamed *streamed // nil unless its answer streams
+	request  plainRequest // under way, or the last one
+	streamed *streamed    // nil unless its answer streams
 }
 
-// plainRequest is what is known of the request under way.
+// plainRequest is how a request of the engine goes.
 type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
@@ -50,7 +50,7 @@ type streamed struct {
 	shaper           *shaper.Shaper
 	charged          bool // there was room for it
 	rationed         bool // the last ration was of the rate
-	turn             shaper.Waiter
+	waiter           shaper.Waiter
 }
 
 // Route implements http1.Owner.
@@ -95,7 +95,7 @@ func (c *loopConn) Closed() {
 func (c *loopConn) Streaming(upstream, client int, length int64) {
 	c.streamed = &streamed{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		turn: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costStreamed) == admission.Admitted,
+		waiter: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -113,13 +113,13 @@ func (c *loopConn) Ration(n int) (some int, now bool) {
 		return n, true
 	}
 	some = int(l.shaper.Piece(int64(n)))
-	return some, l.shaper.Ask(&l.turn, c.peer.Addr(), int64(some))
+	return some, l.shaper.Ask(&l.waiter, c.peer.Addr(), int64(some))
 }
 
 // Streamed implements http1.Owner.
 func (c *loopConn) Streamed(kept bool, unsent int) {
 	l := c.streamed
-	if l.rationed && !l.shaper.Cancel(&l.turn) {
+	if l.rationed && !l.shaper.Cancel(&l.waiter) {
 		l.shaper.Return(c.peer.Addr(), int64(unsent))
 	}
 	l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Small)
@@ -168,7 +168,7 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 	if c.server.tls {
 		served = tls.Server(next, c.connections.tls) // the handshake is in the connection's own goroutine
 	}
-	if !c.passTo(next) || !c.server.queue.push(served) {
+	if !c.servedBy(next) || !c.server.queue.push(served) {
 		_ = next.Close()
 	}
 }

@@ -31,7 +31,7 @@ type observer struct {
 	settings *Settings
 	log      *slog.Logger
 	metrics  *routeMetrics
-	room     *admission.Route
+	account  *admission.Route
 	lines    *loglimit.Clients // in the log
 	turn     atomic.Uint64     // counts the requests that went well, of which every so manyth is logged
 	sink     record.Sink
@@ -54,7 +54,7 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 		seen.belowTLS = under
 	}
 	body := r.Body != nil && r.Body != http.NoBody
-	refused := seen.charge(r, o.settings, o.room, body)
+	refused := seen.charge(r, o.settings, o.account, body)
 	defer seen.giveBack()
 	if seen.setFlow(r, o.settings, under); under != nil {
 		under.inBody.Store(body)
@@ -138,7 +138,7 @@ type response struct {
 	old      bool  // HTTP/1.0, whose clients know no interim answers
 	code     int
 	bytes    int64
-	share    share
+	charged  charge
 	// refused is set if there was no room for the request: package admission logs how many there were.
 	refused bool
 	request *http.Request
@@ -160,8 +160,8 @@ func (r *response) EnableFullDuplex() error {
 
 // Hijack implements http.Hijacker, for protocols that the endpoint switches to.
 func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if r.share.conn != nil {
-		r.share.conn.switched.Store(true)
+	if r.charged.conn != nil { // HTTP/1.1
+		r.charged.conn.switched.Store(true)
 	}
 	c, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil && r.code == 0 {

@@ -65,7 +65,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 }
 
 // Upstreams implements http1.Route.
-func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.keptInLoops }
+func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.idleInLoops }
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
@@ -73,13 +73,13 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 		return false
 	}
 	c := connOf(x)
-	c.plainRequest = plainRequest{}
+	c.request = plainRequest{}
 	if p.files != nil {
 		return p.beginFile(x)
 	}
-	c.attempts = p.settings.Pool.Attempts(x.Client, mostAttempts)
+	c.request.attempts = p.settings.Pool.Attempts(x.Client, mostAttempts)
 	if !p.nextEndpoint(x) {
-		return false
+		return false // net/http's server looks once more, and tells the client
 	}
 	c.lease.Touch()
 	p.observer.metrics.began()
@@ -99,12 +99,12 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 // nextEndpoint gives the request to an endpoint that has not been tried for it; false where there is none.
 func (p *plainRoute) nextEndpoint(x *http1.Exchange) bool {
 	c := connOf(x)
-	e, err := c.attempts.Next()
+	e, err := c.request.attempts.Next()
 	if err != nil {
-		c.failure = err
+		c.request.failure = err
 		return false
 	}
-	c.to, x.Endpoint, x.Key = e.Addr, e, idle.PerClient(e.Addr, x.Client)
+	c.request.to, x.Endpoint, x.Key = e.Addr, e, idle.PerClient(e.Addr, x.Client)
 	return true
 }
 
@@ -140,25 +140,25 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	if sock.Exhausted(err) {
 		outcome = endpoint.NotItsFault
 	} else {
-		p.proxy.transport.drop(c.to)
+		p.proxy.transport.drop(c.request.to)
 	}
 	// As package net has it:
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
-		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.to), Err: err}
+		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.request.to), Err: err}
 	}
-	c.attempts.Done(outcome, err)
+	c.request.attempts.Done(outcome, err)
 	if p.nextEndpoint(x) {
 		p.observer.metrics.retried()
 		return nil
 	}
-	code, reason := failureOf(c.failure)
-	c.reason = reason
-	p.observer.metrics.failed(c.reason)
+	code, reason := failureOf(c.request.failure)
+	c.request.reason = reason
+	p.observer.metrics.failed(c.request.reason)
 	lines := ""
 	if code == http.StatusServiceUnavailable {
 		lines = "Retry-After: 2\r\n"
 	}
-	return refusal(code, lines, p.proxy.sayFailure(code, c.reason))
+	return refusal(code, lines, p.proxy.sayFailure(code, c.request.reason))
 }
 
 // refusal is an answer of our own, with the header lines that package reply would send.
@@ -178,12 +178,13 @@ func (p *plainRoute) Progressed(x *http1.Exchange, r http1.Result) {
 	if sink == nil || r.Code != 0 && !long {
 		return
 	}
-	took, due := c.announced.next(r.Code, long, time.Since(x.Start))
+	took := time.Since(x.Start)
+	begins, due := c.request.announced.next(r.Code, long, took)
 	if !due {
 		return
 	}
-	if took == 0 {
-		r.Sent = 0
+	if begins {
+		took, r.Sent = 0, 0
 	}
 	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Sent: r.Sent, Expected: r.Expected}, took)
 	began.Outcome, began.Reason = record.Began, ""
@@ -200,7 +201,7 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 	if file, ok := x.File.(CachedFile); ok {
 		file.Served(r.Sent, took, r.Broken)
 	}
-	logged := c.reason != "" || o.logs(uint16(r.Code), torn)
+	logged := c.request.reason != "" || o.logs(uint16(r.Code), torn)
 	if !logged && o.sink == nil {
 		return
 	}
@@ -210,8 +211,8 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 		return
 	}
 	a := access{peer: x.Client, host: record.Text(x.Request.Host), path: ended.Name, faulty: torn}
-	if c.reason != "" {
-		ended.Reason, a.failure = c.reason, c.failure
+	if c.request.reason != "" {
+		ended.Reason, a.failure = c.request.reason, c.request.failure
 	}
 	o.write(&ended, a)
 }

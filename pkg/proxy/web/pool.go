@@ -27,26 +27,26 @@ func idleLimits(pools int) idle.Limits {
 	return idle.Limits{Total: total, PerKey: max(total/2, 1), Age: upstreamIdle}
 }
 
-// keptPool has the idle connections to endpoints that goroutines use; those of the loops are http1's.
-type keptPool struct {
+// idlePool has the idle connections to endpoints that goroutines use; those of the loops are http1's.
+type idlePool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	response time.Duration
 
 	mu       sync.Mutex
 	idle     *idle.Pool[*upstreamConn]
-	sweeping *time.Timer // set while connections are kept
+	sweeping *time.Timer // set while there are any
 }
 
-func newKeptPool(s *Settings) *keptPool {
-	return &keptPool{
+func newIdlePool(s *Settings) *idlePool {
+	return &idlePool{
 		dial: dial(s, nil), response: s.Response,
 		idle: idle.New[*upstreamConn](idleLimits(1)),
 	}
 }
 
-// roundTrip sends a request that may be sent again, and reads the head of its answer. A kept connection may have been
+// roundTrip sends a request that may be sent again, and reads the head of its answer. An idle connection may have been
 // closed by the endpoint meanwhile: then the request is sent on a new one.
-func (p *keptPool) roundTrip(
+func (p *idlePool) roundTrip(
 	r *http.Request, key idle.Key, interim *interimWriter,
 ) (response *http.Response, u *upstreamConn, err error) {
 	for u = p.take(key); ; u = nil {
@@ -69,17 +69,17 @@ func (p *keptPool) roundTrip(
 }
 
 // deadline is when an endpoint must have answered a request that it was asked at a time; zero is never.
-func (p *keptPool) deadline(start time.Time) time.Time {
+func (p *idlePool) deadline(start time.Time) time.Time {
 	if p.response <= 0 {
 		return time.Time{}
 	}
 	return start.Add(p.response)
 }
 
-// take takes the kept connection of a key that was used last; nil where there is none. One on which the endpoint has
+// take takes the idle connection of a key that was used last; nil where there is none. One on which the endpoint has
 // spoken, or ended, since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late)
 // is nobody's answer.
-func (p *keptPool) take(key idle.Key) *upstreamConn {
+func (p *idlePool) take(key idle.Key) *upstreamConn {
 	for now := time.Now(); ; {
 		p.mu.Lock()
 		u, ok := p.idle.Take(key, now)
@@ -95,7 +95,7 @@ func (p *keptPool) take(key idle.Key) *upstreamConn {
 }
 
 // put keeps a connection for the next request with its key.
-func (p *keptPool) put(u *upstreamConn) {
+func (p *idlePool) put(u *upstreamConn) {
 	u.resize(sock.Small)
 	u.used = true
 	p.mu.Lock()
@@ -110,7 +110,7 @@ func (p *keptPool) put(u *upstreamConn) {
 }
 
 // sweep closes the connections that nobody used for long: the endpoint may have closed its side.
-func (p *keptPool) sweep() {
+func (p *idlePool) sweep() {
 	var old []*upstreamConn
 	now := time.Now()
 	p.mu.Lock()
@@ -127,8 +127,8 @@ func (p *keptPool) sweep() {
 	}
 }
 
-// drop closes the kept connections to an endpoint.
-func (p *keptPool) drop(addr netip.AddrPort) {
+// drop closes the idle connections to an endpoint.
+func (p *idlePool) drop(addr netip.AddrPort) {
 	p.mu.Lock()
 	kept := p.idle.RemoveAll(addr)
 	p.mu.Unlock()
@@ -137,8 +137,8 @@ func (p *keptPool) drop(addr netip.AddrPort) {
 	}
 }
 
-// close closes the kept connections, and those that come back.
-func (p *keptPool) close() {
+// close closes the idle connections, and those that come back.
+func (p *idlePool) close() {
 	p.mu.Lock()
 	all := p.idle.Close()
 	if p.sweeping != nil {

@@ -73,9 +73,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	c := &call{client: Client(r, p.settings.Trusted), outcome: outcomeOf(w)}
+	c := &trip{client: Client(r, p.settings.Trusted), outcome: outcomeOf(w)}
 	defer c.end() // also where the answer breaks off, which is a panic
-	out := r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+	out := r.WithContext(context.WithValue(r.Context(), tripKey{}, c))
 	if r.ContentLength == 0 { // in HTTP/2 there is a Body all the same
 		out.Body = nil
 	} else {

@@ -85,18 +85,19 @@ type announced struct {
 	took     time.Duration // to the last record
 }
 
-// next reports whether a request that goes on is to be recorded now, and as of which time since its beginning: one that
-// has no answer once, after [record.Waits]; a long answer as of its beginning, 0, and then each [record.Progress].
-func (a *announced) next(code int, long bool, now time.Duration) (took time.Duration, due bool) {
+// next reports whether a request that goes on, and has taken some time by now, is due to be recorded: one that has no
+// answer once, after [record.Waits]; a long answer when it begins, as if nothing was sent yet, and then each
+// [record.Progress].
+func (a *announced) next(code int, long bool, took time.Duration) (begins, due bool) {
 	again := a.recorded && a.code == code
-	if again && (!long || now-a.took < record.Progress) || !long && now < record.Waits {
-		return 0, false
+	if again && (!long || took-a.took < record.Progress) || !long && took < record.Waits {
+		return false, false
 	}
-	if long && !again {
-		now = 0
+	if begins = long && !again; !begins {
+		a.took = max(took, a.took)
 	}
-	*a = announced{recorded: true, code: code, took: max(now, a.took)}
-	return now, true
+	a.recorded, a.code = true, code
+	return begins, true
 }
 
 // recordCall records that a gRPC call is under way: it may be a stream that is silent for hours.
@@ -116,13 +117,14 @@ func (r *response) recordLong(length uint64) {
 	if r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
 		return
 	}
-	took, due := o.announced.next(r.code, true, time.Since(o.Begin))
+	took := time.Since(o.Begin)
+	begins, due := o.announced.next(r.code, true, took)
 	if !due {
 		return
 	}
 	x := o.Exchange
-	if x.Took = took; took > 0 {
-		x.Bytes = uint64(r.bytes)
+	if !begins {
+		x.Took, x.Bytes = took, uint64(r.bytes)
 	}
 	x.Outcome, x.Reason, x.Method = record.Began, "", r.request.Method
 	x.Code, x.Expected = uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
@@ -219,13 +221,13 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	e := o.exchange(x.Client, x.Start, record.Text(plainPath(x.Request.Target)))
 	e.Took, e.Code, e.Bytes, e.Expected = took, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
 	c := connOf(x)
-	e.Method, e.Endpoint = x.Request.Method(), c.to
+	e.Method, e.Endpoint = x.Request.Method(), c.request.to
 	if e.Reason = reasonOf(r); e.Reason != "" {
 		if e.Outcome = record.Torn; r.Stalled {
 			e.Reason = boot.ReasonOurTimeout
 		}
-	} else if c.reason != "" {
-		e.Outcome, e.Reason = record.NoServer, c.reason
+	} else if c.request.reason != "" {
+		e.Outcome, e.Reason = record.NoServer, c.request.reason
 	}
 	for _, l := range slices.Backward(x.Request.Lines) { // of several, the first one counts
 		switch {

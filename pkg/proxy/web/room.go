@@ -175,8 +175,8 @@ func expectLong(r *http.Request, length int64, u *upstreamConn) {
 	}
 }
 
-// share is what a request has been charged: in HTTP/1.1 as a part of its connection, in HTTP/2 on its own.
-type share struct {
+// charge is what a request has been charged: in HTTP/1.1 as a part of its connection, in HTTP/2 on its own.
+type charge struct {
 	conn   *conn
 	grown  int64
 	stream admission.Lease
@@ -186,7 +186,7 @@ type share struct {
 }
 
 // charge charges a request. What its header has been charged becomes its own.
-func (s *response) charge(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
+func (s *response) charge(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
 	c := connOfRequest(r)
 	if c == nil {
 		return admission.Admitted
@@ -208,31 +208,31 @@ func (s *response) charge(r *http.Request, settings *Settings, room *admission.R
 		if body {
 			r.Body = &counted{r.Body, &c.unread}
 		}
-		why := room.Admit(&s.share.stream, s, Client(r, settings.Trusted), admission.Cost{Memory: cost})
+		why := account.Admit(&s.charged.stream, s, Client(r, settings.Trusted), admission.Cost{Memory: cost})
 		if why != admission.Admitted && c.unread.turnedDown.Add(1) > patience {
 			c.Evict() // it asks on and on, which costs time if not memory
 		}
 		return why
 	}
 	c.unread.busy.Add(1)
-	s.share.conn = c
+	s.charged.conn = c
 	c.lease.Touch()
 	why := c.lease.Grow(cost)
 	if why == admission.Admitted {
-		s.share.grown = cost
+		s.charged.grown = cost
 	}
 	return why
 }
 
 // giveBack gives back what charge has charged.
 func (s *response) giveBack() {
-	s.share.mu.Lock()
-	s.share.over = true
-	s.share.mu.Unlock()
-	s.share.stream.Release()
-	if c := s.share.conn; c != nil {
+	s.charged.mu.Lock()
+	s.charged.over = true
+	s.charged.mu.Unlock()
+	s.charged.stream.Release()
+	if c := s.charged.conn; c != nil {
 		c.nextAnswer()
-		c.lease.Shrink(s.share.grown)
+		c.lease.Shrink(s.charged.grown)
 		c.lease.Touch()
 		c.unread.busy.Add(-1)
 	}
@@ -241,9 +241,9 @@ func (s *response) giveBack() {
 // Evict implements admission.Holder, for a stream of HTTP/2: it is reset.
 func (s *response) Evict() {
 	go func() { // the connection's own goroutine may be writing
-		s.share.mu.Lock()
-		defer s.share.mu.Unlock()
-		if s.share.over {
+		s.charged.mu.Lock()
+		defer s.charged.mu.Unlock()
+		if s.charged.over {
 			return
 		}
 		control, past := http.NewResponseController(s.ResponseWriter), time.Unix(1, 0)

@@ -23,8 +23,8 @@ type server struct {
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c := connOfRequest(r); c != nil {
-		if !c.asked.Load() {
-			c.asked.Store(true)
+		if !c.asked.Load() { // a store for each request would cost more than the look
+			c.asked.Store(true) // a drain waits for a new connection's first request
 		}
 		if r.ProtoMajor == 1 {
 			outliving, end := c.outlivingHalfClose(r)

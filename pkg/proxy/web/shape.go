@@ -46,7 +46,7 @@ func (c *conn) shaped() *shaper.Flow {
 func (r *response) send(b []byte) (int, error) {
 	if r.flow.Shaper.On() && r.flow.Waits == nil {
 		r.flow.Waits = func() error {
-			r.share.stream.Touch()
+			r.charged.stream.Touch()
 			return nil
 		}
 	}

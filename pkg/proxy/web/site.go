@@ -77,7 +77,7 @@ func (f *Front) newSite(route string, s *Settings, metrics *routeMetrics, old *g
 		metrics.speaksGRPC()
 	}
 	made.observer = &observer{
-		next: normalized(next), settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
+		next: normalized(next), settings: s, log: log, metrics: metrics, account: f.config.Account.Route(route),
 		lines: f.lines, route: route, port: f.Addr().Port(), sink: f.config.Sink,
 	}
 	made.handler = made.observer

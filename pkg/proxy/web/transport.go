@@ -24,16 +24,16 @@ const mostAttempts = 3
 
 // transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
 // request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A GET
-// or HEAD without a body, of a route that is not gRPC, goes by a kept connection, all others by http.Transport.
+// or HEAD without a body, of a route that is not gRPC, goes by an idle connection, all others by http.Transport.
 type transport struct {
 	endpoints *endpoint.Pool
 	metrics   *routeMetrics
 	grpc      bool
 	scheme    string
-	kept      *keptPool
-	standard  *http.Transport // of net/http, for what does not go by kept connections
+	idle      *idlePool
+	standard  *http.Transport // of net/http, for what does not go by idle connections
 
-	keptInLoops *http1.Upstreams // the engine's
+	idleInLoops *http1.Upstreams // the engine's
 }
 
 // newTransport makes a transport; with the connections of the one before, if there is one that can serve on.
@@ -43,9 +43,9 @@ func newTransport(s *Settings, metrics *routeMetrics, loops int, before *transpo
 		t.scheme = "https"
 	}
 	if before != nil {
-		t.kept, t.keptInLoops, t.standard = before.kept, before.keptInLoops, before.standard
+		t.idle, t.idleInLoops, t.standard = before.idle, before.idleInLoops, before.standard
 	} else {
-		t.kept, t.keptInLoops, t.standard = newKeptPool(s), http1.NewUpstreams(idleLimits(loops)), newHTTPTransport(s)
+		t.idle, t.idleInLoops, t.standard = newIdlePool(s), http1.NewUpstreams(idleLimits(loops)), newHTTPTransport(s)
 	}
 	return t
 }
@@ -56,14 +56,14 @@ func (t *transport) shares(other *transport) bool { return t.standard == other.s
 // close gives up the connections to the endpoints; those in use when they come back.
 func (t *transport) close() {
 	t.standard.CloseIdleConnections()
-	t.kept.close()
-	t.keptInLoops.Close()
+	t.idle.close()
+	t.idleInLoops.Close()
 }
 
-// drop closes the kept connections to an endpoint.
+// drop closes the idle connections to an endpoint.
 func (t *transport) drop(endpoint netip.AddrPort) {
-	t.kept.drop(endpoint)
-	t.keptInLoops.Drop(endpoint)
+	t.idle.drop(endpoint)
+	t.idleInLoops.Drop(endpoint)
 }
 
 func newHTTPTransport(s *Settings) *http.Transport {
@@ -71,18 +71,18 @@ func newHTTPTransport(s *Settings) *http.Transport {
 	protocols.SetHTTP1(!s.GRPC)
 	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
 	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
-	kept := 512
+	idlePerHost := 512
 	if !s.GRPC {
 		// None. Of an answer with more behind it, http.Transport may give the rest to the next request, if that takes the
-		// connection before it has looked: one machine would read another's data. keptPool looks first.
-		kept = -1
+		// connection before it has looked: one machine would read another's data. idlePool looks first.
+		idlePerHost = -1
 	}
 	return &http.Transport{
 		DialContext:            dial(s, tellingEnd), // only this or the next is asked
 		DialTLSContext:         dial(s, tellingEnd),
 		Protocols:              &protocols,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
-		MaxIdleConnsPerHost:    kept,
+		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        90 * time.Second,
 		ResponseHeaderTimeout:  orNone(s.Response),
 		ExpectContinueTimeout:  time.Second,
@@ -134,8 +134,8 @@ func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, n
 	}
 }
 
-// call is what a transport has to know of a request, and what is left of it for the handler to end.
-type call struct {
+// trip is what a transport has to know of a request, and what is left of it for the handler to end.
+type trip struct {
 	client  netip.Addr // the endpoint is chosen for it, and it may have connections of its own
 	outcome *outcome
 	interim *interimWriter // nil drops interim answers
@@ -145,10 +145,10 @@ type call struct {
 	answer io.Closer
 }
 
-type callKey struct{}
+type tripKey struct{}
 
 // end is called when the handler has done with the answer, or will not take one.
-func (c *call) end() {
+func (c *trip) end() {
 	if c.body != nil {
 		c.body.closed.Store(true)
 	}
@@ -157,9 +157,9 @@ func (c *call) end() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper, for requests whose context has a call.
+// RoundTrip implements http.RoundTripper, for requests whose context has a trip.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	c := r.Context().Value(callKey{}).(*call)
+	c := r.Context().Value(tripKey{}).(*trip)
 	if r.Body != nil && r.Body != http.NoBody {
 		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
 	}
@@ -170,7 +170,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		c.outcome.sentTo(e.Addr)
 		var err error
-		if response, err = t.ask(r, c, e); err == nil { //nolint:bodyclose // by call.end
+		if response, err = t.ask(r, c, e); err == nil { //nolint:bodyclose // by trip.end
 			return endpoint.Taken, nil
 		}
 		if c.body.isLost() {
@@ -192,13 +192,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.
-func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.Response, error) {
+func (t *transport) ask(r *http.Request, c *trip, e *endpoint.Endpoint) (*http.Response, error) {
 	body := &answerBody{endpoint: e}
 	var response *http.Response
 	var err error
 	if !t.grpc && bodiless(r) {
-		body.pool = t.kept
-		response, body.conn, err = t.kept.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
+		body.pool = t.idle
+		response, body.conn, err = t.idle.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
 	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
@@ -220,14 +220,14 @@ func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.R
 	return response, nil
 }
 
-// bodiless is whether a request goes by kept connections: it may be sent again, and needs nothing but its head.
+// bodiless is whether a request goes by idle connections: it may be sent again, and needs nothing but its head.
 func bodiless(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.Body == nil || r.Body == http.NoBody) &&
 		r.Header["Upgrade"] == nil && r.Header["Expect"] == nil && r.Header["Te"] == nil
 }
 
 // forHTTPTransport is the request to one endpoint as http.Transport wants it.
-func (t *transport) forHTTPTransport(r *http.Request, c *call, to netip.AddrPort) *http.Request {
+func (t *transport) forHTTPTransport(r *http.Request, c *trip, to netip.AddrPort) *http.Request {
 	trace := &httptrace.ClientTrace{}
 	if c.interim != nil {
 		trace.Got1xxResponse = c.interim.write
@@ -284,7 +284,7 @@ func judgeStatus(response *http.Response, upgrade string) error {
 type answerBody struct {
 	io.ReadCloser
 	endpoint *endpoint.Endpoint
-	pool     *keptPool
+	pool     *idlePool
 	conn     *upstreamConn // of the pool; nil is http.Transport's
 	last     bool          // no other answer comes on the connection
 	ended    bool

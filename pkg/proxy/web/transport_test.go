@@ -95,7 +95,7 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 // Connections that nobody uses are given up.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newKeptPool(&Settings{})
+		d := newIdlePool(&Settings{})
 		key := idle.PerClient(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
 		var others []net.Conn
 		keep := func() {
@@ -333,7 +333,7 @@ func TestExhausted(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
 		one := r.current.Load().sites[0].proxy
-		one.transport.kept.dial, one.transport.standard.DialContext = fail, fail
+		one.transport.idle.dial, one.transport.standard.DialContext = fail, fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}
@@ -445,7 +445,7 @@ func TestHTTP2ClientsHaveKeptConnections(t *testing.T) {
 			t.Errorf("got %s, %q", response.Proto, body)
 		}
 		eventually(t, "the endpoint's connection is kept", func() bool {
-			p := r.current.Load().sites[0].proxy.transport.kept
+			p := r.current.Load().sites[0].proxy.transport.idle
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			return int64(p.idle.Len()) == connections.Load()
