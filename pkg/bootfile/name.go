@@ -1,6 +1,8 @@
 package bootfile
 
 import (
+	"encoding/hex"
+	"net"
 	"path"
 	"regexp"
 	"strings"
@@ -55,36 +57,11 @@ func lower(s string) string {
 
 // parseMAC reads a MAC or an EUI-64 as directories are called by: with colons, hyphens, or dots between groups of four.
 func parseMAC(s string) (string, bool) {
-	var group int
-	var separator byte
-	switch len(s) {
-	case 17, 23:
-		group, separator = 2, s[2]
-	case 14, 19:
-		group, separator = 4, s[4]
-	}
-	if group == 2 && separator != ':' && separator != '-' || group == 4 && separator != '.' || group == 0 {
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) > 8 { // InfiniBand's
 		return "", false
 	}
-	digits := make([]byte, 0, 16)
-	for i := range len(s) {
-		c := s[i]
-		if i%(group+1) == group {
-			if c != separator {
-				return "", false
-			}
-			continue
-		}
-		switch {
-		case 'A' <= c && c <= 'F':
-			c += 'a' - 'A'
-		case '0' <= c && c <= '9', 'a' <= c && c <= 'f':
-		default:
-			return "", false
-		}
-		digits = append(digits, c)
-	}
-	return string(digits), true
+	return hex.EncodeToString(mac), true
 }
 
 // traced is the end of a name that Smee has made, with the trace of the boot (W3C traceparent).
