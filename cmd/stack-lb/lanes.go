@@ -30,7 +30,7 @@ type lanes struct {
 	of     [laneCount]atomic.Pointer[http.Transport]
 }
 
-// newLanes makes the client for leases. What does not answer within the deadline of a renewal is of no use to it.
+// newLanes makes the client for leases. An answer later than the deadline of a renewal is of no use.
 func newLanes(config *rest.Config, times elect.Times) (http.RoundTripper, error) {
 	l := &lanes{config: config, times: times}
 	for i := range l.of {

@@ -155,7 +155,7 @@ func TestCheckKnowsTheAdminPort(t *testing.T) {
 	}
 }
 
-// What stands behind the proxy is not guessed.
+// The proxy does not guess which layout of Tinkerbell is behind it.
 func TestPresetIsChosen(t *testing.T) {
 	for _, args := range [][]string{nil, {"check"}} {
 		var stdout, stderr bytes.Buffer

@@ -95,7 +95,8 @@ func (c *config) Validate() error {
 	return errors.Join(append(faults, c.Check(prefix))...)
 }
 
-// errNoPreset: what stands behind the proxy is not guessed, since the layouts share ports and differ in others.
+// errNoPreset: the proxy does not guess which layout of Tinkerbell is behind it, since the layouts share ports and
+// differ in others.
 var errNoPreset = errors.New(prefix + "_PRESET is not set: set it to tinkerbell for the one Tinkerbell binary " +
 	"(0.23 or later), tinkerbell-0.22 for an earlier one, or classic for Hegel, Tink Server and Smee, or set " +
 	prefix + "_ROUTES_FILE")

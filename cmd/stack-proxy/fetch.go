@@ -74,8 +74,8 @@ func (c *config) artifacts() (fetch.Config, error) {
 	return wanted, nil
 }
 
-// fetcher makes what keeps the OS files up to date; nil where nothing is to be fetched. What is served is then the
-// fetched volume's current files.
+// fetcher makes the task that keeps the OS files up to date; nil where nothing is to be fetched. The volume's current
+// files are served then.
 func (c *config) fetcher(logger *slog.Logger, registry prometheus.Registerer) (*fetch.Fetcher, error) {
 	if c.ArtifactsFile == "" {
 		return nil, nil

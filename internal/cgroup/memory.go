@@ -76,7 +76,7 @@ func Open(root string) (*Memory, error) {
 func (m *Memory) Limit() int64 { return m.limit }
 
 // Used is what the kernel cannot take back, in bytes: processes' memory, its own, sockets' buffers, files in tmpfs.
-// What it keeps of other files is left out, unless that has to be written first.
+// Its copies of other files are left out, unless they have to be written first.
 func (m *Memory) Used() (int64, error) {
 	used := int64(0)
 	for _, f := range m.usage {

@@ -70,7 +70,7 @@ const (
 	Blind
 )
 
-// Exit is the exit code of a report. What was found counts for more than that something could not be looked at.
+// Exit is the exit code of a report. A fault that was found counts for more than a thing that could not be looked at.
 func (r *Report) Exit() int {
 	switch finding.Worst(r.Findings) {
 	case finding.Error:

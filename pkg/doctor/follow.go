@@ -155,8 +155,8 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		c.find("router", "nobody has the address of the router %s, which leads to %s", router, c.next)
 	}
 	for a, all := range owners {
-		// Who has an address answers every question; an address that moved just now is answered for by one and then the
-		// other.
+		// The owner of an address answers every question; for an address that moved just now first one station answers,
+		// then the other.
 		steady := slices.DeleteFunc(slices.Clone(all), func(o link.Owner) bool { return o.Answers < 2 || o.MAC == proxy })
 		if a != c.order.addr.Addr.Addr() && len(steady) > 1 {
 			c.find("two-owners", "%s answers for itself from %s: two machines have the address, or one host has two "+

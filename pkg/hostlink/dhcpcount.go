@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To read frames would take CAP_NET_RAW. What CAP_NET_ADMIN can do is to have nftables count what a listener hands to
-// the IP layer: of the packets that are for everybody or for the listener, and of no other VLAN, those for DHCP
+// To read frames would take CAP_NET_RAW. CAP_NET_ADMIN is enough to have nftables count the packets that a listener
+// hands to the IP layer: of those that are for everybody or for the listener, and of no other VLAN, those for DHCP
 // servers.
 
 // countDHCP has DHCPv4 requests that a listener receives counted from now on, before they are dropped (see isolate).

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mark begins the alias of every interface that this package made. What has it not is never touched.
+// mark begins the alias of every interface that this package made. An interface without it is never touched.
 const mark = "broadcast-init: "
 
 // Action is what has to happen to a listener.

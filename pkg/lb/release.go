@@ -10,23 +10,23 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 )
 
-// releasedAnnotation is of the status lease: the versions of other leases that a node has released last. So a node that
-// leaves with a hundred addresses writes one lease in place of a hundred.
+// releasedAnnotation of the status lease lists the versions of other leases that a node has released last. So a node
+// that leaves with a hundred addresses writes one lease in place of a hundred.
 const releasedAnnotation = "stack-lb.tinkerbell.org/released"
 
-// A release waits for others for gather, unless this node has few addresses.
+// A release waits for gather, so that others join it, unless this node has few addresses.
 const (
 	gather       = 20 * time.Millisecond
 	fewAddresses = 3
 )
 
-// releases are what this node releases at a time.
+// releases gathers the leases that this node releases at one time.
 type releases struct {
 	mu   sync.Mutex
-	next *releasing // what waits for others
+	next *releasing // that still waits for others; nil if none does
 }
 
-// releasing is what is released by one request.
+// releasing is a number of releases that one request to the API writes.
 type releasing struct {
 	versions []string
 	done     chan struct{}
@@ -34,7 +34,7 @@ type releasing struct {
 }
 
 // release releases a version of a lease together with others, and reports whether it has. A few are better released
-// each by itself: who reads such a lease knows, whatever else it has not read.
+// each by itself: a node that reads such a lease learns of its release without the status lease.
 func (c *Controller) release(ctx context.Context, lease, version string) bool {
 	nodes, _ := c.holding(netip.Addr{})
 	many := nodes[c.o.Identity] > fewAddresses
@@ -63,8 +63,8 @@ func (c *Controller) release(ctx context.Context, lease, version string) bool {
 	return now.written
 }
 
-// holding is how many addresses each node has, by its identity, as far as this one was told, and who had an address
-// before its holder: the node that gives it up, perhaps with all others.
+// holding returns how many addresses each node has, by its identity, as far as this node was told, and which node had
+// an address before its holder: the node that gives it up, perhaps with all others.
 func (c *Controller) holding(ip netip.Addr) (has map[string]int, former string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *Controller) holding(ip netip.Addr) (has map[string]int, former string) 
 	return has, former
 }
 
-// noteReleases tells the electors of what a node has released. The caller holds mu.
+// noteReleases tells the electors which leases a node has released. The caller holds mu.
 func (c *Controller) noteReleases(status *coordination.Lease) {
 	text := status.Annotations[releasedAnnotation]
 	if text == c.noted {

@@ -96,7 +96,7 @@ func (v *volume) path(names ...string) string {
 	return filepath.Join(append([]string{v.dir}, names...)...)
 }
 
-// manifest reads that of the generation that a link names. What is not there, or damaged, is empty.
+// manifest reads that of the generation that a link names. A missing or damaged one is empty.
 func (v *volume) manifest(link string) *artifacts.Manifest {
 	m, err := artifacts.ReadManifest(os.DirFS(v.path(link)))
 	if err == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// mode of a Unix socket: the programs may run as different users. Who may reach it at all is decided by its directory.
+// mode of a Unix socket: the programs may run as different users. Its directory decides which of them reach it at all.
 const mode = 0o622
 
 const (

@@ -11,7 +11,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// What is written of an event is read as the same event.
+// An event that is written and read is the same event.
 func TestEventsComeBack(t *testing.T) {
 	begin := time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)
 	for _, text := range []string{

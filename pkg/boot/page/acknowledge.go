@@ -10,8 +10,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// serveAcknowledge notes that a person knows of a machine that failed. Who asks is not known by name, so it is for the
-// loopback interface alone: the alert of a machine that is down is not for everybody in the cluster to end.
+// serveAcknowledge notes that a person knows of a machine that failed. The caller is not known by name, so it is for
+// the loopback interface alone: not everybody in the cluster may end the alert of a machine that is down.
 func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
 	m, found := s.options.Journal.Machine(s.look.id(r.PathValue("id")))
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// Journal is what is shown: a [journal.Journal]. What it returns is the caller's own.
+// Journal is shown: a [journal.Journal]. Its values are the caller's own.
 type Journal interface {
 	// Machines are all machines, in any order, without answers and lines.
 	Machines() []journal.MachineView

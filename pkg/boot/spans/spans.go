@@ -28,7 +28,7 @@ const DefaultFlushTimeout = 5 * time.Second
 
 // Options are what an exporter of boots needs.
 type Options struct {
-	// Getenv reads the standard variables of OpenTelemetry. What is not set there the SDK looks for in the process'
+	// Getenv reads the standard variables of OpenTelemetry. The SDK looks for the others in the process'
 	// environment.
 	Getenv func(string) string
 	// Pod is the name of this replica: it makes the traces of two pods different, and is an attribute of both.

@@ -168,8 +168,8 @@ func (s *Server) Addr() *net.TCPAddr { return s.bound.Load() }
 func (s *Server) String() string { return "admin" }
 
 // split serves those who ask through the loopback interface by one handler, and others by another. On an operator's
-// machine, where kubectl port-forward leads here, the former may be a page of somebody else in the browser; who asks
-// from elsewhere for metrics does so by whatever name it knows. A profile costs processor time, and says more of the
+// machine, where kubectl port-forward leads here, the former may be a page of somebody else in the browser; others
+// ask for metrics by whatever name they know. A profile costs processor time, and says more of the
 // program than its neighbours need to know.
 func split(loopback, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -131,7 +131,7 @@ func (c Check) http(ctx context.Context) (string, error) {
 	return "status " + response.Status, nil
 }
 
-// unverified asks whether a port serves. Who may vouch for its certificate, machines know and the doctor does not.
+// unverified asks whether a port serves. It verifies no certificate: machines know its authority, the doctor does not.
 func unverified(host string) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:   &tls.Config{ServerName: host, InsecureSkipVerify: true}, //nolint:gosec // see above
@@ -179,7 +179,7 @@ func GRPC(
 	protocols.SetHTTP2(secure)
 	transport := &http.Transport{
 		Protocols: &protocols, DialContext: dial, ForceAttemptHTTP2: secure,
-		// It asks whether the port serves. Who may vouch for its certificate, machines know and the doctor does not.
+		// It asks whether the port serves: machines know the authorities of its certificate, the doctor does not.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 	}
 	defer transport.CloseIdleConnections()

@@ -53,7 +53,7 @@ type Config struct {
 	Lead    time.Duration
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
 	Candidate func() error
-	// Renewed is called when the lease was acquired or renewed. What the grant allows ends at its Start +
+	// Renewed is called when the lease was acquired or renewed. The grant ends at its Start +
 	// Times.Hold() unless Renewed is called again. An error gives the lease up.
 	Renewed func(context.Context, Grant) error
 	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released. The station is
@@ -242,7 +242,7 @@ func (e *Elector) stand(ctx context.Context) {
 		e.take(ctx, credit, "")
 		return
 	case seen.late > e.config.Times.Deadline-e.config.Times.Retry/2:
-		// What this node writes is of no use to it, since it learns of that too late: another one's turn.
+		// This node learns too late of its own writes, so they are of no use to it: another one's turn.
 		if left := e.duration(seen.lease) + e.config.Times.Retry - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
@@ -258,8 +258,8 @@ func (e *Elector) stand(ctx context.Context) {
 }
 
 // awaits waits for another node's lease to run out, or for a change, and reports whether there is something to wait for
-// yet. What has to be done before the lease may be used is done in its last moments, which changes nothing of when it
-// may be acquired.
+// yet. The preparations for its use are made in its last moments, which changes nothing of when it may be
+// acquired.
 func (e *Elector) awaits(ctx context.Context, seen observation, promised time.Duration) bool {
 	left := e.patience(seen.lease) - time.Since(seen.at)
 	if promised > 0 {
@@ -422,7 +422,8 @@ func lostTo(lease *coordination.Lease) error {
 	return fmt.Errorf("%w: %s", ErrTaken, holder(lease))
 }
 
-// lose withdraws where the lease is no longer ours to release. What Withdraw cannot end ends with the lease's time.
+// lose withdraws where the lease is no longer ours to release. An address that Withdraw cannot take away
+// goes with the lease's time.
 func (e *Elector) lose(why error) {
 	_, err := e.config.Withdraw(why) // it has said what is wrong
 	if e.withdrawn(err); !errors.Is(why, ErrDeadline) {

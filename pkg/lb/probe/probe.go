@@ -52,7 +52,7 @@ const (
 	WatchWait = 300 * time.Millisecond
 )
 
-// maxOwners bounds how many different stations are remembered of one round: who sends many answers gains nothing.
+// maxOwners bounds how many different stations are remembered of one round: one that sends many answers gains nothing.
 const maxOwners = 4
 
 // Conflict probes for an address that this node, at self, is about to claim (RFC 5227 section 2.1.1), and returns the

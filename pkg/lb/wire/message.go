@@ -42,8 +42,8 @@ func parse(six bool, b []byte) (about netip.Addr, heard probe.Heard, to receiver
 }
 
 // judge takes for an answer what is sent to this station alone, since the port's question was asked from its source.
-// What a station tells all others says nothing of the time at which the question was heard, and what answers a probe
-// nothing of that of the question: two answers to one question mean two owners at one time.
+// An announcement to all says nothing of the time at which the question was heard, and the answer to a probe nothing of
+// that of the question: two answers to one question mean two owners at one time.
 func (p *Port) judge(heard probe.Heard, to receiver, mac frame.MAC) probe.Heard {
 	asked := p.address.Is6() || to.ip == p.source
 	if heard.Kind == probe.Answer && (to.mac != mac || !asked) {

@@ -213,8 +213,8 @@ func (p *Port) Announce() error {
 	return nil
 }
 
-// Ask asks all stations on the link for the address, as any host does that wants to send to it: who hears it while
-// claiming the address does not take it for another claim.
+// Ask asks all stations on the link for the address, as any host does that wants to send to it: a station that
+// is claiming the address does not take it for another claim.
 func (p *Port) Ask() error { return p.ask(p.source) }
 
 // Probe asks all stations on the link for the address, and tells those that are about to claim it that this host is,

@@ -224,7 +224,7 @@ func TestWhatOthersSay(t *testing.T) {
 	}
 }
 
-// Who has an address answers a probe as well, and that is no answer to a question.
+// The owner of an address answers a probe as well, and that is no answer to a question.
 func TestProbesAreAnswered(t *testing.T) {
 	for address, bits := range map[string]string{"192.0.2.10": "/32", "2001:db8::10": "/128"} {
 		hosts := network(t, 2)

@@ -238,7 +238,7 @@ func TestClientIsAnAddressOrA64(t *testing.T) {
 	})
 }
 
-// Who goes while it waits leaves nothing behind, also of a request that was granted in part.
+// A waiter that goes leaves nothing behind, also of a request that was granted in part.
 func TestWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Shaper{}

@@ -37,7 +37,7 @@ const (
 )
 
 // session is a client's connection and the connection to its endpoint, from accept to close. Only its loop's thread
-// uses it, but for what says otherwise.
+// uses it, but for the methods that say otherwise.
 type session struct {
 	front    *Front
 	settings *Settings

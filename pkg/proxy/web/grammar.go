@@ -15,7 +15,7 @@ import (
 )
 
 // net/http reads requests more generously than RFC 9112 writes them, and HTTP/2 has room for bytes that HTTP/1.1 does
-// not. What an endpoint gets is written in the strict grammar, so each request is brought to it, or refused, before
+// not. An endpoint gets the strict grammar, so each request is brought to it, or refused, before
 // anything decides about it: limits, tokens, rewriting and the endpoint then see the same target.
 
 // Why a request is refused with 400.
@@ -191,8 +191,9 @@ func trimFields(h http.Header) error {
 }
 
 // dropListed removes the fields that the client says are for this hop only (RFC 9110, section 7.6.1). That comes first
-// of all, so that it cannot touch what is set here later on: a token's claims, the client's address. What a trusted
-// proxy says of the client stays, whatever its own client made it list. Of Connection itself an upgrade is left.
+// of all, so that it cannot touch what is set here later on: a token's claims, the client's address. The fields by
+// which a trusted proxy tells of the client stay, whatever that client made it list. Of Connection itself an upgrade
+// is left.
 func dropListed(h http.Header) {
 	lists := h["Connection"]
 	if len(lists) == 0 {

@@ -185,7 +185,7 @@ type charge struct {
 	over bool
 }
 
-// charge charges a request. What its header has been charged becomes its own.
+// charge charges a request, which takes over the charge of its header.
 func (s *response) charge(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
 	c := connOfRequest(r)
 	if c == nil {

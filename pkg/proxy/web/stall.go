@@ -94,7 +94,7 @@ func (s *stalling) await(now time.Time, wait time.Duration) error {
 }
 
 // mayGoOn reports whether a write that ended at its deadline may go on, since the client may still take something in
-// time. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
+// time. The bytes that the kernel took are no measure. It has room for more when a part of its buffer is free, which
 // may take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
 func (s *stalling) mayGoOn(n int64, err error) bool {
 	if s.stall <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -7,8 +7,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// wire is a client's socket that net/http's server has. What it sends is counted, shows that the client gets on, and
-// has buffers that grow with the length of an answer.
+// wire is a client's socket that net/http's server has. It counts the bytes sent, notes by them that the client gets
+// on, and grows its buffers with the length of an answer.
 type wire struct {
 	*accepted
 	socket  *sock.Socket

@@ -303,7 +303,7 @@ func TestRateFollowsTheAnswers(t *testing.T) {
 	t.Logf("of %d requests the server lost %d", got, s.lost-lost)
 }
 
-// TestOfferedIsNotServed: who was offered an address and never takes one gains four REQUESTs a minute, and no more. A
+// TestOfferedIsNotServed: a client that was offered an address and never takes it gains four REQUESTs a minute, and no more. A
 // million of them do not have a served machine forgotten.
 func TestOfferedIsNotServed(t *testing.T) {
 	g := NewGate(Limit{Rate: 1, Burst: 1})
