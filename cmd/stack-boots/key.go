@@ -9,8 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -60,19 +58,13 @@ func (k *keyMaker) Run(ctx context.Context) error {
 
 // fill makes a key where the Secret has none. Of two that try at once, the version lets one succeed.
 func (k *keyMaker) fill(ctx context.Context) (made bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, keyEvery)
+	defer cancel()
 	config, namespaces, err := hardware.Connect(k.config, k.namespaces)
 	if err != nil {
 		return false, err
 	}
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return false, err
-	}
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.Timeout = keyEvery
-	client, err := rest.RESTClientFor(config)
+	client, err := hardware.CoreClient(config)
 	if err != nil {
 		return false, fmt.Errorf("failed to reach the Kubernetes API: %w", err)
 	}

@@ -45,12 +45,12 @@ const (
 	warnEvery = 10 * time.Minute
 )
 
-// coreScheme knows Events alone.
+// coreScheme knows Events and Secrets alone.
 var coreScheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
 	meta.AddToGroupVersion(s, core.SchemeGroupVersion)
-	s.AddKnownTypes(core.SchemeGroupVersion, &core.Event{}, &core.EventList{})
+	s.AddKnownTypes(core.SchemeGroupVersion, &core.Event{}, &core.EventList{}, &core.Secret{})
 	return s
 }()
 
@@ -169,12 +169,7 @@ func (e *events) add(on claim, at time.Time, kindOf, reason, text string) {
 }
 
 // run writes what is queued, warnings first, until ctx is done.
-func (e *events) run(ctx context.Context, config *rest.Config) {
-	c, err := client(config, "/api", core.SchemeGroupVersion, coreScheme)
-	if err != nil {
-		e.failed(err)
-		return
-	}
+func (e *events) run(ctx context.Context, c rest.Interface) {
 	for ctx.Err() == nil {
 		select {
 		case event := <-e.stuck:

@@ -57,7 +57,6 @@ func TestEventsOfABoot(t *testing.T) {
 	slow := stuck(m1, "slow", "It goes on.")
 	slow.Boot.State = journal.Booting
 	for _, c := range []journal.Change{
-		{Kind: journal.BootBegan, At: noon, Machine: machine(m1)},
 		slow,
 		stepped(m1, journal.DHCP, journal.OK, "192.0.2.3", "192.0.2.101"),
 		{Kind: journal.StateChanged, At: noon, Machine: machine(m1), Before: journal.Booting, Boot: stuck(m1, "not-found", "x").Boot},

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -106,6 +107,13 @@ const maxExpected = 1000
 // Run implements daemon.Task.
 func (w *Watcher) Run(ctx context.Context) error {
 	config, namespaces, err := Connect(w.options.Config, w.options.Namespaces)
+	var objects, events rest.Interface
+	if err == nil {
+		objects, err = client(config, "/apis", groupVersion, scheme)
+	}
+	if err == nil {
+		events, err = CoreClient(config)
+	}
 	if err != nil {
 		w.log.Warn("failed to watch hardware", "error", err)
 		<-ctx.Done()
@@ -116,10 +124,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var working sync.WaitGroup
 	for _, namespace := range namespaces {
 		w.metrics.watching.WithLabelValues(namespace).Set(0)
-		working.Go(func() { w.follow(ctx, config, namespace) })
-		working.Go(func() { w.followJobs(ctx, config, namespace) })
+		working.Go(func() { w.follow(ctx, objects, namespace) })
+		working.Go(func() { w.followJobs(ctx, objects, namespace) })
 	}
-	working.Go(func() { w.events.run(ctx, config) })
+	working.Go(func() { w.events.run(ctx, events) })
 	working.Wait()
 	return nil
 }
@@ -154,14 +162,14 @@ func client(c *rest.Config, path string, group schema.GroupVersion, types *runti
 	return rest.RESTClientFor(config)
 }
 
+// CoreClient speaks Kubernetes' own group of the API, as far as Events and Secrets.
+func CoreClient(config *rest.Config) (rest.Interface, error) {
+	return client(config, "/api", core.SchemeGroupVersion, coreScheme)
+}
+
 // follow reads and watches the objects of one namespace until ctx is done.
-func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace string) {
+func (w *Watcher) follow(ctx context.Context, c rest.Interface, namespace string) {
 	f := &follower{Watcher: w, namespace: namespace}
-	c, err := client(config, "/apis", groupVersion, scheme)
-	if err != nil {
-		f.failed(err)
-		return
-	}
 	store := &part{
 		index: w.index, entries: map[string]*entry{}, replaced: f.succeeded,
 		changed: func() { w.metrics.objects.Set(float64(w.index.objects())) }, left: w.metrics.left.Inc,
@@ -171,13 +179,8 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 
 // followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the
 // same, so that an outage is no more than a line.
-func (w *Watcher) followJobs(ctx context.Context, config *rest.Config, namespace string) {
+func (w *Watcher) followJobs(ctx context.Context, c rest.Interface, namespace string) {
 	f := &follower{Watcher: w, namespace: namespace, jobs: true}
-	c, err := client(config, "/apis", groupVersion, scheme)
-	if err != nil {
-		f.failed(err)
-		return
-	}
 	store := &jobsPart{jobs: w.jobs, namespace: namespace, replaced: f.succeeded}
 	all := f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} })
 	f.reflect(ctx, all, &workflow{}, store)
@@ -211,30 +214,28 @@ type follower struct {
 
 // failed tells of an outage once, and counts each try.
 func (f *follower) failed(err error) {
-	if f.jobs {
-		if !f.told {
-			f.log.Warn("failed to watch workflows", "namespace", f.namespace, "error", err)
-		}
-		f.told = true
-		return
+	if !f.jobs {
+		f.metrics.errors.WithLabelValues(f.namespace).Inc()
+		f.metrics.watching.WithLabelValues(f.namespace).Set(0)
 	}
-	f.metrics.errors.WithLabelValues(f.namespace).Inc()
-	f.metrics.watching.WithLabelValues(f.namespace).Set(0)
-	if !f.told {
+	switch {
+	case f.told:
+	case f.jobs:
+		f.log.Warn("failed to watch workflows", "namespace", f.namespace, "error", err)
+	default:
 		f.log.Warn("failed to watch hardware", "namespace", f.namespace, "error", err)
 	}
 	f.told = true
 }
 
 func (f *follower) succeeded() {
+	f.told, f.good = false, true
 	if f.jobs {
 		f.log.Info("watching workflows", "namespace", f.namespace)
-		f.told, f.good = false, true
 		return
 	}
 	f.log.Info("watching hardware", "namespace", f.namespace, "objects", f.index.objects())
 	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
-	f.told, f.good = false, true
 }
 
 // listerWatcher asks the API for the objects of the namespace.

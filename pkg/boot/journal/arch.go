@@ -60,14 +60,7 @@ const rpiboot iana.Arch = 41
 // account, which others may use for other things.
 func fileFamilies(file string, usual bool) (firmware, processor family) {
 	name := strings.ToLower(path.Base(file))
-	has := func(parts ...string) bool {
-		for _, p := range parts {
-			if strings.Contains(name, p) {
-				return true
-			}
-		}
-		return false
-	}
+	has := func(parts ...string) bool { return anyOf(strings.Contains, name, parts...) }
 	switch ext := path.Ext(name); {
 	case ext == ".kpxe", ext == ".kkpxe", ext == ".pxe", ext == ".0", has("undionly"):
 		return bios, x86

@@ -32,7 +32,6 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 		m.boots = slices.Delete(m.boots, 0, 1)
 	}
 	j.active[m] = struct{}{}
-	j.tell(Change{Kind: BootBegan}, m, b, at)
 	j.tell(Change{Kind: StateChanged}, m, b, at)
 	return b
 }

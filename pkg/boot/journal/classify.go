@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -71,37 +72,27 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 }
 
 func isMetadata(name string, route uint16) bool {
-	for _, prefix := range []string{"/2009-04-04", "/latest/", "/metadata", "/tootles", "/openstack/"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	switch path.Base(name) {
-	case "meta-data", "user-data", "vendor-data", "network-config":
-		return true
-	}
-	return route == portHegel || route == portTootle
+	return anyOf(strings.HasPrefix, name, "/2009-04-04", "/latest/", "/metadata", "/tootles", "/openstack/") ||
+		anyOf(is, path.Base(name), "meta-data", "user-data", "vendor-data", "network-config") ||
+		route == portHegel || route == portTootle
 }
 
 // byName tells the step of a file by its name, in small letters; empty if the name says nothing.
 func byName(base, name string) Step {
 	ext := path.Ext(base)
-	has := func(s string) bool { return strings.Contains(base, s) }
-	starts := func(s string) bool { return strings.HasPrefix(base, s) }
 	switch {
 	case isChecksum(base):
 		return Files
-	case ext == ".ipxe", ext == ".gpxe", strings.HasPrefix(name, "/ipxe/script/"), starts("grub.cfg"), starts("boot.scr"),
-		base == "extlinux.conf", strings.Contains(name, "pxelinux.cfg/"):
+	case anyOf(is, ext, ".ipxe", ".gpxe"), anyOf(strings.HasPrefix, base, "grub.cfg", "boot.scr"),
+		strings.HasPrefix(name, "/ipxe/script/"), base == "extlinux.conf", strings.Contains(name, "pxelinux.cfg/"):
 		return Script
-	case has("initrd"), has("initramfs"), has(".cpio"), has("ramdisk"):
+	case anyOf(strings.Contains, base, "initrd", "initramfs", ".cpio", "ramdisk"):
 		return Initramfs
-	case has("vmlinuz"), has("vmlinux"), starts("bzimage"), starts("zimage"), starts("uimage"), starts("kernel"),
-		base == "image", starts("image-"), base == "image.gz", base == "linux", ext == ".uki", ext == ".iso":
+	case anyOf(strings.Contains, base, "vmlinuz", "vmlinux"), anyOf(is, base, "image", "image.gz", "linux"),
+		anyOf(strings.HasPrefix, base, "bzimage", "zimage", "uimage", "kernel", "image-"), anyOf(is, ext, ".uki", ".iso"):
 		return Kernel
-	case ext == ".kpxe", ext == ".kkpxe", ext == ".pxe", ext == ".0", ext == ".c32", ext == ".efi", ext == ".dtb",
-		ext == ".dtbo", ext == ".wim", ext == ".sdi", ext == ".bcd", ext == ".lkrn",
-		strings.HasPrefix(name, "/ipxe/binary/"), starts("undionly"), starts("pxelinux"), starts("u-boot"),
+	case anyOf(is, ext, ".kpxe", ".kkpxe", ".pxe", ".0", ".c32", ".efi", ".dtb", ".dtbo", ".wim", ".sdi", ".bcd",
+		".lkrn"), anyOf(strings.HasPrefix, base, "undionly", "pxelinux", "u-boot"), strings.HasPrefix(name, "/ipxe/binary/"),
 		isRaspberryPi(base, ext):
 		return Loader
 	default:
@@ -109,39 +100,32 @@ func byName(base, name string) Step {
 	}
 }
 
+// anyOf reports whether something holds of a text and one of several others.
+func anyOf(holds func(text, other string) bool, text string, others ...string) bool {
+	return slices.ContainsFunc(others, func(other string) bool { return holds(text, other) })
+}
+
+func is(text, other string) bool { return text == other }
+
 // isRaspberryPi knows the files that the boot ROM and the second stage of a Raspberry Pi ask for, kernels apart.
 func isRaspberryPi(base, ext string) bool {
-	switch base {
-	case "bootcode.bin", "config.txt", "cmdline.txt", "autoboot.txt", "pieeprom.sig", "pieeprom.upd", "recovery.elf",
-		"bootcfg.txt", "boot.img", "boot.sig", "dt-blob.bin":
-		return true
-	}
 	return ext == ".elf" && strings.HasPrefix(base, "start") || ext == ".dat" && strings.HasPrefix(base, "fixup") ||
-		strings.HasPrefix(base, "armstub")
+		strings.HasPrefix(base, "armstub") || anyOf(is, base, "bootcode.bin", "config.txt", "cmdline.txt", "autoboot.txt",
+		"pieeprom.sig", "pieeprom.upd", "recovery.elf", "bootcfg.txt", "boot.img", "boot.sig", "dt-blob.bin")
 }
 
 func isLoaderEFI(base string) bool {
-	for _, s := range []string{"ipxe", "snp", "shim", "grub", "boot", "mm", "netboot"} {
-		if strings.HasPrefix(base, s) {
-			return true
-		}
-	}
-	return false
+	return anyOf(strings.HasPrefix, base, "ipxe", "snp", "shim", "grub", "boot", "mm", "netboot")
 }
 
 func isChecksum(base string) bool {
-	for _, s := range []string{".sha512", ".sha256", ".sha1", ".md5", ".asc", "checksum.txt", "sha512sum", "sha256sum"} {
-		if strings.HasSuffix(base, s) || strings.HasPrefix(base, s) {
-			return true
-		}
-	}
-	return false
+	names := []string{".sha512", ".sha256", ".sha1", ".md5", ".asc", "checksum.txt", "sha512sum", "sha256sum"}
+	return anyOf(strings.HasSuffix, base, names...) || anyOf(strings.HasPrefix, base, names...)
 }
 
 // fromLoader tells whether firmware or iPXE sends an HTTP request.
 func fromLoader(e *boot.Event) bool {
-	userAgent := string(e.Text(boot.Agent))
-	return e.Kind == boot.HTTP && (strings.HasPrefix(userAgent, "iPXE") || strings.HasPrefix(userAgent, "UefiHttpBoot"))
+	return e.Kind == boot.HTTP && anyOf(strings.HasPrefix, string(e.Text(boot.Agent)), "iPXE", "UefiHttpBoot")
 }
 
 // fromSystem tells whether an operating system sends an HTTP request. BMCs that read an image call themselves all
@@ -186,12 +170,9 @@ func byPlace(e *boot.Event, b *bootRecord, at Step) Step {
 
 // speaker tells which program of a machine sends a DHCP message.
 func speaker(e *boot.Event) (ipxe, firmware bool) {
-	user, vendor := e.Text(boot.UserClass), e.Text(boot.VendorClass)
-	ipxe = bytes.Contains(user, []byte("iPXE")) || bytes.Contains(user, []byte("gPXE")) || isTinkerbell(e)
-	firmware = e.HasArch
-	for _, prefix := range []string{"PXEClient", "HTTPClient", "U-Boot"} {
-		firmware = firmware || bytes.HasPrefix(vendor, []byte(prefix))
-	}
+	user, vendor := string(e.Text(boot.UserClass)), string(e.Text(boot.VendorClass))
+	ipxe = anyOf(strings.Contains, user, "iPXE", "gPXE", "Tinkerbell")
+	firmware = e.HasArch || anyOf(strings.HasPrefix, vendor, "PXEClient", "HTTPClient", "U-Boot")
 	return ipxe, firmware && !ipxe
 }
 

@@ -336,11 +336,8 @@ func (c *clues) failed() bool {
 
 // isImage tells whether a file is by its name what an action writes to a disk.
 func isImage(file string) bool {
-	switch path.Ext(strings.ToLower(file)) {
-	case ".gz", ".raw", ".img", ".qcow2", ".xz", ".zst", ".bz2", ".iso", ".vmdk":
-		return true
-	}
-	return false
+	ext := path.Ext(strings.ToLower(file))
+	return anyOf(is, ext, ".gz", ".raw", ".img", ".qcow2", ".xz", ".zst", ".bz2", ".iso", ".vmdk")
 }
 
 // answered tells whether a server's answer, whole and of an error, is what went wrong.

@@ -13,8 +13,6 @@ func TestBootThatGoesWell(t *testing.T) {
 	var told []string
 	j := New(Options{Changed: func(c Change) {
 		switch c.Kind {
-		case BootBegan:
-			told = append(told, "begins")
 		case StepEnded:
 			told = append(told, string(c.Step.Step)+" "+string(c.Step.Result))
 		case StateChanged:
@@ -51,7 +49,7 @@ func TestBootThatGoesWell(t *testing.T) {
 		t.Errorf("got state %s, cause %v", b.State, b.Cause)
 	}
 	wantTold := []string{
-		"begins", ">booting", "dhcp ok", "loader ok", "ipxe-dhcp ok", "script ok", "kernel ok", "initramfs ok", "os-dhcp ok",
+		">booting", "dhcp ok", "loader ok", "ipxe-dhcp ok", "script ok", "kernel ok", "initramfs ok", "os-dhcp ok",
 		"syslog ok", "metadata ok", "agent ok", "booting>booted", "files ok", "ends",
 	}
 	if diff := cmp.Diff(wantTold, told); diff != "" {

@@ -60,11 +60,10 @@ type ChangeKind uint8
 
 // The changes.
 const (
-	BootBegan    ChangeKind = 1 + iota
-	StepEnded               // Step has ended; again if its result changed later
-	CauseChanged            // Boot.Cause is another, or none
-	StateChanged            // Boot.State is not Before
-	BootEnded               // nothing more is expected of it: booted, failed, quiet, or another boot began
+	StepEnded    ChangeKind = 1 + iota // Step has ended; again if its result changed later
+	CauseChanged                       // Boot.Cause is another, or none
+	StateChanged                       // Boot.State is not Before
+	BootEnded                          // nothing more is expected of it: booted, failed, quiet, or another boot began
 )
 
 // Change is one thing that changed.

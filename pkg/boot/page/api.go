@@ -33,12 +33,19 @@ func (s *Server) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(openAPI)
 }
 
-func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
-	f, err := parseFilter(r.URL.Query())
-	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
-		return
+// filtered refuses queries that cannot be meant.
+func filtered(next func(http.ResponseWriter, *http.Request, Filter)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		f, err := parseFilter(r.URL.Query())
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		next(w, r, f)
 	}
+}
+
+func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 	snap := s.look.snapshot()
 	sources := s.options.Sources()
 	if s.known(w, r, snap.version, sources) {
@@ -89,11 +96,7 @@ func (s *Server) known(w http.ResponseWriter, r *http.Request, depends ...any) b
 // unheard is what is said of a machine that is not known.
 const unheard = "nothing was heard of this machine, or it was forgotten since"
 
-func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
-	if _, err := parseFilter(r.URL.Query()); err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
-		return
-	}
+func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request, _ Filter) {
 	m, found := s.machine(r, s.look.id(r.PathValue("id")))
 	if !found {
 		refuse(w, http.StatusNotFound, unheard)

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -26,14 +25,9 @@ type Event struct {
 	Machine *journal.MachineView `json:"machine,omitempty"` // of machine
 }
 
-func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	f, err := parseFilter(query)
-	if err == nil && f.Limit+f.Offset > 0 {
-		err = errors.New("offset and limit are of lists")
-	}
-	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, f Filter) {
+	if f.Limit+f.Offset > 0 {
+		refuse(w, http.StatusBadRequest, "offset and limit are of lists")
 		return
 	}
 	st, done := s.open(w, strings.Contains(r.Header.Get("Accept"), mediaEvents))
@@ -44,7 +38,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	now := s.options.Now().UTC()
 	st.event(Event{Type: EventHello, Now: &now})
 	show := s.tellMachines(st, f)
-	if id := query.Get("id"); id != "" {
+	if id := r.URL.Query().Get("id"); id != "" {
 		show = s.tellMachine(st, r, s.look.id(id))
 	}
 	s.watch(r.Context(), st, show)

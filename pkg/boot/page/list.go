@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -153,16 +154,15 @@ func (s *Server) serveListPage(w http.ResponseWriter, r *http.Request) {
 	s.render(w, "list.html", s.listOf(s.look.snapshot(), f))
 }
 
-// render writes a page; of a template that fails, which tests exclude, it writes an error and not half a page.
+// render writes a page, or an error and not half a page.
 func (s *Server) render(w http.ResponseWriter, name string, data any) {
-	text, err := markup(name, data)
-	if err != nil {
-		s.options.Logger.Error("failed to render boots page", "template", name, "error", err)
+	text := s.markup(name, data)
+	if text == "" {
 		http.Error(w, "failed to render the page: see the log", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(text)
+	_, _ = io.WriteString(w, text)
 }
 
 // listUpdate is what a browser is sent: the rows that it does not have, the order of all rows, and what stands around
@@ -175,12 +175,7 @@ type listUpdate struct {
 	Now     int64             `json:"now"` // milliseconds since 1970
 }
 
-func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
-	f, err := parseFilter(r.URL.Query())
-	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
-		return
-	}
+func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request, f Filter) {
 	st, done := s.open(w, true)
 	if st == nil {
 		return
@@ -189,13 +184,9 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 	sent := make(map[string]*entry)
 	var update listUpdate
 	s.watch(r.Context(), st, func(snap *snapshot) {
-		next, rows, err := s.updateOf(s.listOf(snap, f), sent)
-		if err != nil {
-			s.options.Logger.Error("failed to render boots page", "template", "row", "error", err)
-			return
-		}
 		was := update
-		update, sent = next, rows
+		update, sent = s.updateOf(s.listOf(snap, f), sent)
+		next := update
 		around := was.Heading == next.Heading && was.Parts == next.Parts
 		if around && len(next.Rows) == 0 && slices.Equal(was.Order, next.Order) {
 			return
@@ -212,28 +203,20 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 }
 
 // updateOf renders the rows of a page that were not sent yet, and returns all rows beside it.
-func (s *Server) updateOf(p listPage, sent map[string]*entry) (listUpdate, map[string]*entry, error) {
-	u := listUpdate{Rows: map[string]string{}, Order: make([]string, 0, len(p.Rows)), Now: s.options.Now().UnixMilli()}
+func (s *Server) updateOf(p listPage, sent map[string]*entry) (listUpdate, map[string]*entry) {
+	u := listUpdate{
+		Rows: map[string]string{}, Order: make([]string, 0, len(p.Rows)), Now: s.options.Now().UnixMilli(),
+		Heading: s.markup("heading", p.Heading), Parts: s.markup("parts", p.Parts),
+	}
 	rows := make(map[string]*entry, len(p.Rows))
 	for _, each := range p.Rows {
 		u.Order = append(u.Order, each.ID)
 		rows[each.ID] = each.entry
-		if sent[each.ID] == each.entry {
-			continue
+		if sent[each.ID] != each.entry {
+			u.Rows[each.ID] = s.markup("row", each)
 		}
-		text, err := markup("row", each)
-		if err != nil {
-			return u, nil, err
-		}
-		u.Rows[each.ID] = string(text)
 	}
-	heading, err := markup("heading", p.Heading)
-	if err != nil {
-		return u, nil, err
-	}
-	around, err := markup("parts", p.Parts)
-	u.Heading, u.Parts = string(heading), string(around)
-	return u, rows, err
+	return u, rows
 }
 
 // serveStatic lets a browser keep the style sheet and the script for as long as they are the same.

@@ -62,13 +62,10 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 		if shown = shown || found; !shown {
 			return
 		}
-		text, err := markup("boot", s.pageOf(r, m, found))
-		if err != nil {
-			s.options.Logger.Error("failed to render boots page", "template", "boot", "error", err)
-			return
+		if text := s.markup("boot", s.pageOf(r, m, found)); text != "" {
+			encoded, _ := json.Marshal(map[string]any{"html": text, "now": s.options.Now().UnixMilli()})
+			st.add("machine", encoded)
 		}
-		encoded, _ := json.Marshal(map[string]any{"html": string(text), "now": s.options.Now().UnixMilli()})
-		st.add("machine", encoded)
 	}))
 }
 

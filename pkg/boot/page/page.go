@@ -70,15 +70,15 @@ func (s *Server) Handlers() map[string]http.Handler {
 	handlers := make(map[string]http.Handler)
 	for pattern, serve := range map[string]http.HandlerFunc{
 		"GET /boots":                  s.serveListPage,
-		"GET /boots/live":             s.serveListLive,
+		"GET /boots/live":             filtered(s.serveListLive),
 		"GET /boots/{id}":             s.serveMachinePage,
 		"GET /boots/{id}/live":        s.serveMachineLive,
 		"GET /boots/static/boots.css": s.serveStatic,
 		"GET /boots/static/boots.js":  s.serveStatic,
 		"GET /boots/static/boots.svg": s.serveStatic,
-		"GET /api/v1/boots":           s.serveList,
-		"GET /api/v1/boots/{id}":      s.serveMachine,
-		"GET /api/v1/events":          s.serveEvents,
+		"GET /api/v1/boots":           filtered(s.serveList),
+		"GET /api/v1/boots/{id}":      filtered(s.serveMachine),
+		"GET /api/v1/events":          filtered(s.serveEvents),
 		"GET /api/v1/openapi.yaml":    s.serveOpenAPI,
 
 		"POST /boots/{id}/acknowledge":        s.serveAcknowledge,

@@ -122,7 +122,7 @@ func (r *Reporter) Changed(c journal.Change) {
 			r.about(c).Info("boot ended", "step", c.Boot.At, "state", c.Boot.State,
 				"seconds", c.Boot.End.Sub(c.Boot.Begin).Seconds())
 		}
-	case journal.BootBegan, journal.StateChanged: // steps, causes and the end tell of it
+	case journal.StateChanged: // steps, causes and the end tell of it
 	}
 }
 

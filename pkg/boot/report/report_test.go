@@ -55,7 +55,6 @@ func TestChanges(t *testing.T) {
 	machine := journal.MachineView{MAC: mac}
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there.", Remedy: "Put it there."}
 	for _, c := range []journal.Change{
-		{Kind: journal.BootBegan, At: noon, Machine: machine},
 		step(noon, journal.OK, "m1"),
 		{Kind: journal.CauseChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},
 		{Kind: journal.StateChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},

@@ -107,7 +107,6 @@ func changes(text string) []journal.Change {
 	slow := b
 	slow.Cause = &journal.Cause{Name: "slow", Since: at(1)} // by which it is not stuck
 	return []journal.Change{
-		{Kind: journal.BootBegan, At: at(0), Machine: m, Boot: b},
 		{Kind: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
 			Step: journal.DHCP, Result: journal.OK, Begin: at(0), End: at(1), From: "192.0.2.3", Text: "192.0.2.101",
 			Answers: []journal.Answer{{Begin: at(0), End: at(.1), Kind: "DISCOVER", Text: text, Result: "passed", OK: true, Count: 2}},

@@ -54,7 +54,7 @@ func (b *Boots) Changed(c journal.Change) {
 		}
 		span.SetAttributes(keyState.String(string(c.Boot.State)), keyStep.String(string(c.Boot.At)))
 		span.End(trace.WithTimestamp(c.Boot.End))
-	case journal.BootBegan, journal.StateChanged: // the boot's own span comes when it is over
+	case journal.StateChanged: // the boot's own span comes when it is over
 	}
 }
 
