@@ -92,8 +92,8 @@ func byName(base, name string) Step {
 		anyOf(strings.HasPrefix, base, "bzimage", "zimage", "uimage", "kernel", "image-"), anyOf(is, ext, ".uki", ".iso"):
 		return Kernel
 	case anyOf(is, ext, ".kpxe", ".kkpxe", ".pxe", ".0", ".c32", ".efi", ".dtb", ".dtbo", ".wim", ".sdi", ".bcd",
-		".lkrn"), anyOf(strings.HasPrefix, base, "undionly", "pxelinux", "u-boot"), strings.HasPrefix(name, "/ipxe/binary/"),
-		isRaspberryPi(base, ext):
+		".lkrn"), anyOf(strings.HasPrefix, base, "undionly", "pxelinux", "u-boot"),
+		strings.HasPrefix(name, "/ipxe/binary/"), isRaspberryPi(base, ext):
 		return Loader
 	default:
 		return ""
