@@ -3,6 +3,7 @@ package bootfile
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -134,5 +135,48 @@ func TestNames(t *testing.T) {
 	}
 	if got := x.ambiguous(); got != "two.efi" {
 		t.Errorf("ambiguous is %q", got)
+	}
+}
+
+func TestLoaderNames(t *testing.T) {
+	const trace = "-00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, tt := range []struct{ id, asked, want string }{
+		{"K12", "undionly.kpxe", "undionly.kpxe"},
+		{"K12", "snp-x86_64.efi", "snp-x86_64.efi"},
+		{"K12", "/ipxe.efi", "ipxe.efi"},
+		{"K12", "Snp-x86_64.efi", "Snp-x86_64.efi"}, // another name, to be asked of the server
+		{"K12", "ipxe.iso", ""},
+		{"K12", "ipxe-efi.img", ""},
+		{"K12", "autoexec.ipxe", ""},
+		{"K12", "pxelinux.cfg/01-52-54-00-00-00-01", ""},
+		{"N08", "52:54:00:00:00:01/ipxe.efi", "ipxe.efi"},
+		{"N08", "/52-54-00-00-00-01/ipxe.efi", "ipxe.efi"},
+		{"N08", "5254.0000.0001/ipxe.efi", "ipxe.efi"},
+		{"N09", "52:54:00:00:00:01:00:08/ipxe.efi", "ipxe.efi"},
+		{"N09", "foo/bar/ipxe.efi", ""},
+		{"N09", "foo/ipxe.efi", ""},
+		{"N09", "52:54:00:00:00:01/52:54:00:00:00:01/ipxe.efi", ""},
+		{"N09", "ipxe.efi/", ""},
+		{"N10", "ipxe.efi" + trace, "ipxe.efi"},
+		{"N10", "52:54:00:00:00:01/ipxe.efi" + strings.ToUpper(trace), "ipxe.efi"},
+		{"N11", "ipxe.efi" + trace[:30] + trace[31:], ""},
+		{"N11", "ipxe.efi-00-00000000000000000000000000000000-b7ad6b7169203331-01", ""},
+		{"N11", "ipxe.efi-00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", ""},
+		{"N11", "ipxe.efi" + trace + "garbage", ""},
+		{"N11", "ipxe.efi" + trace + trace, ""},
+		{"N01", `\ipxe.efi`, ""},
+		{"N05", "../ipxe.efi", ""},
+		{"N05", "..%2fipxe.efi", ""},
+		{"N18", "ipxe.efi\xff", ""},
+		{"N18", "a\nb.efi", ""},
+		{"N18", "ipxe.efi?x=.efi", ""},
+		{"N20", strings.Repeat("a", 1000) + ".efi", ""},
+		{"N20", "", ""},
+		{"N20", ".efi", ""},
+	} {
+		got, ok := LoaderName(tt.asked)
+		if ok != (tt.want != "") || ok && got != tt.want {
+			t.Errorf("%s: %.80q is %q, %t; want %q", tt.id, tt.asked, got, ok, tt.want)
+		}
 	}
 }

@@ -76,6 +76,28 @@ func untraced(name string) (string, bool) {
 	return name[:at[0]], true
 }
 
+// notLoader is in no loader's name.
+var notLoader = regexp.MustCompile(`^\.|[^A-Za-z0-9._+~-]`)
+
+// LoaderName is the name of the loader that is asked for as Smee offers it: below a machine's MAC, with a trace, or
+// plain. It reports false for every other name.
+func LoaderName(asked string) (string, bool) {
+	name := strings.TrimLeft(asked, "/")
+	if first, rest, deeper := strings.Cut(name, "/"); deeper {
+		if _, ok := parseMAC(first); !ok {
+			return "", false
+		}
+		name = rest
+	}
+	if plain, ok := untraced(name); ok {
+		if strings.Contains(name[len(plain):], strings.Repeat("0", 16)) {
+			return "", false // no trace, as Smee reads it: its file has the whole name
+		}
+		name = plain
+	}
+	return name, len(name) < 128 && isLoader(name) && !notLoader.MatchString(name)
+}
+
 // isLoader reports whether firmware starts a file of this name. A machine's directory with such a file is complete:
 // what is not in it is not taken from the common files, which would mix two chains of loaders.
 func isLoader(name string) bool {

@@ -122,7 +122,7 @@ func tftpConfig(r route.Route) tftp.Config {
 	return tftp.Config{
 		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
 		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite,
-		Transparent: r.TFTP.Source == "transparent", Boot: boot,
+		Transparent: r.TFTP.Source == "transparent", Boot: boot, Loaders: r.TFTP.Loaders,
 	}
 }
 

@@ -155,6 +155,9 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	r.checkNumbers(at)
 }
 
+// loadersAt is a port, and a path that ends with a slash.
+var loadersAt = regexp.MustCompile(`^:[0-9]{1,5}/([A-Za-z0-9._~-]+/)*$`)
+
 // leastRate tells bits from Mbits that were written without their unit.
 const leastRate setting.Rate = 1e6
 
@@ -177,6 +180,9 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	}
 	if files := r.TFTP.Files; files != "" && !filepath.IsAbs(files) && !filepath.IsLocal(files) {
 		at("tftp.files", "%q leads out of the directory of files", files)
+	}
+	if loaders := r.TFTP.Loaders; loaders != "" && !loadersAt.MatchString(loaders) {
+		at("tftp.loaders", "%q is no port and path, such as :7171/ipxe/", loaders)
 	}
 	if r.Workers > 64 {
 		at("workers", "%d is more than 64", r.Workers)

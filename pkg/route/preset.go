@@ -74,7 +74,10 @@ func (d Defaults) preset(name string) (Table, bool) {
 				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: backend(d.Smee, "smee", 7171),
 				Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
 			},
-			{Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: backend(hostOf(d.Smee), "smee", 69)},
+			{
+				Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: backend(hostOf(d.Smee), "smee", 69),
+				TFTP: TFTPOptions{Loaders: ":" + portOf(d.Smee, "7171") + "/ipxe/"},
+			},
 			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: backend(hostOf(d.Smee), "smee", 514)},
 			files(8080),
 		}}, true
@@ -100,7 +103,10 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 	other := TCPOptions{IgnoresAddressHeaders: true}
 	return append(routes,
 		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
-		Route{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69)},
+		Route{
+			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
+			TFTP: TFTPOptions{Loaders: ":7080/ipxe/binary/"},
+		},
 		Route{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
 		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
 		files,
@@ -148,6 +154,14 @@ func hostOf(value string) string {
 		return host
 	}
 	return value
+}
+
+// portOf is the port of a setting that has one.
+func portOf(value, otherwise string) string {
+	if _, port, err := net.SplitHostPort(value); err == nil {
+		return port
+	}
+	return otherwise
 }
 
 // CheckHost says what is wrong with a setting that names a backend.

@@ -135,6 +135,7 @@ type TFTPOptions struct {
 	AllowWrite bool   `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
 	Source     string `json:"source,omitempty" enum:"transparent,proxy" desc:"whose address the server sees: the machine's (needs NET_ADMIN or NET_RAW, and answers that are routed to us) or ours; default proxy"`
 	Files      string `json:"files,omitempty" desc:"directory of boot files, which are served before a backend is asked: below STACK_PROXY_FILES_DIRECTORY (boot), all of it (.), or an absolute path; default none"`
+	Loaders    string `json:"loaders,omitempty" desc:"port and path by which the backend has its loaders by HTTP (:7171/ipxe/): those that it gives to all machines alike are served from memory; default none, the presets have Smee's"`
 }
 
 // BootFiles are the directory of boot files, and where they are in it; none is empty. The route is of a complete table.

@@ -8,7 +8,11 @@
 hegel: {protocol: http, port: 50061, backends: ["{{ $hegel }}:{{ $b.hegel.port }}"], paths: {deny: [/metrics, /healthz]}}
 tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"], tcp: {ignoresAddressHeaders: true}}
 smee-http: {protocol: http, port: 7171, backends: ["{{ $smee }}:{{ $b.smee.httpPort }}"], paths: {deny: [/metrics, /healthcheck]}}
-smee-tftp: {protocol: tftp, port: 69, backends: ["{{ $smee }}:{{ $b.smee.tftpPort }}"]}
+smee-tftp:
+  protocol: tftp
+  port: 69
+  backends: ["{{ $smee }}:{{ $b.smee.tftpPort }}"]
+  tftp: {loaders: ":{{ $b.smee.httpPort }}/ipxe/"}
 smee-syslog: {protocol: syslog, port: 514, backends: ["{{ $smee }}:{{ $b.smee.syslogPort }}"]}
 files: {protocol: files, port: 8080}
 {{- end -}}
@@ -32,7 +36,11 @@ https:
   {{- end }}
 {{- end }}
 grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"], tcp: {ignoresAddressHeaders: true}}
-tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
+tftp:
+  protocol: tftp
+  port: 69
+  backends: ["{{ $host }}:{{ $b.tftpPort }}"]
+  tftp: {loaders: ":{{ $b.httpPort }}/ipxe/binary/"}
 syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
 ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true, tcp: {ignoresAddressHeaders: true}}
 files: {protocol: files, port: 7173}

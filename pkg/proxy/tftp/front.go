@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/tftp/loader"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -55,6 +56,9 @@ type Config struct {
 	Transparent bool
 	// Boot is where boot files are, which are served without asking an endpoint. Its Logger is this one's.
 	Boot bootfile.Config
+	// Loaders is the port and the path by which endpoints have loaders by HTTP that are kept in memory (":7171/ipxe/");
+	// empty keeps none, and neither does Transparent: such servers may choose files by the machine's address.
+	Loaders string
 	// Sink gets each transfer when it begins and when it ends, and each request that is refused. It may be nil.
 	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
@@ -89,6 +93,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	files, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { f.handler.files.Run(files) })
+	running.Go(func() { f.handler.loaders.Run(files) })
 	defer running.Wait()
 	defer stop()
 	return f.Front.Serve(ctx)
@@ -106,6 +111,7 @@ func Listen(c Config) (*Front, error) {
 		endLines:     loglimit.New(c.Logger, endedPerSecond, time.Second),
 		patience:     cmp.Or(c.patience, defaultPatience),
 		files:        bootfile.New(c.boot()),
+		loaders:      loader.New(loader.Config{At: c.Loaders, Pick: c.Pick, Logger: c.Logger}),
 	}
 	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{
@@ -119,10 +125,11 @@ func Listen(c Config) (*Front, error) {
 	return &Front{front, h}, nil
 }
 
-// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient, AllowWrite and Boot while the
-// front serves. Its other fields cannot change.
+// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient, AllowWrite, Boot and Loaders while
+// the front serves. Its other fields cannot change.
 func (f *Front) Update(c Config) {
 	f.handler.allowWrite.Store(c.AllowWrite)
 	f.handler.files.Set(c.Boot)
+	f.handler.loaders.Set(c.Loaders)
 	f.SetBounds(c.bounds())
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/tftp/loader"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -23,6 +24,7 @@ type handler struct {
 	allowWrite   atomic.Bool
 	meters       *meters
 	files        *bootfile.Directory
+	loaders      *loader.Keeper
 	firstAnswers firstAnswers
 	// troubleLines logs what clients and strangers can cause any number of times.
 	troubleLines *loglimit.Limiter
@@ -361,6 +363,9 @@ func (t *transfer) line(s *session, outcome Outcome) []any {
 	from, name := "endpoint", any(s.Endpoint.AddrPort)
 	if t.served != nil {
 		from, name = "boot_file", t.served.file
+		if _, kept := t.served.file.(*loader.Loader); kept {
+			from = "loader"
+		}
 	}
 	args := []any{
 		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,

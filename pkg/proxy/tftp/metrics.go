@@ -5,6 +5,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/tftp/loader"
 )
 
 // Metrics counts for all TFTP routes of a program.
@@ -15,6 +16,7 @@ type Metrics struct {
 	traffic     datagram.TrafficMetrics
 	retransmits *prometheus.CounterVec
 	drops       *prometheus.CounterVec
+	loaders     *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics of TFTP routes.
@@ -29,6 +31,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		traffic:     datagram.NewTrafficMetrics(s),
 		retransmits: s.Counter("retransmits_total", "Data blocks that were sent again."),
 		drops:       s.Counter("drops_total", "Datagrams that went no further, by reason.", "reason"),
+		loaders: s.Counter("loader_requests_total",
+			"Requests for loaders, by whether they were served from memory, or why the server was asked.", "answer"),
 	}
 }
 
@@ -40,6 +44,7 @@ type meters struct {
 	traffic     *datagram.Traffic
 	retransmits prometheus.Counter
 	drops       []prometheus.Counter
+	loaders     []prometheus.Counter
 }
 
 func (m *Metrics) of(route string) *meters {
@@ -50,5 +55,6 @@ func (m *Metrics) of(route string) *meters {
 		transfers: outcomes.Counters(m.transfers, route), live: m.live.WithLabelValues(route),
 		seconds: m.seconds.WithLabelValues(route), traffic: m.traffic.Of(route),
 		retransmits: m.retransmits.WithLabelValues(route), drops: drops.Counters(m.drops, route),
+		loaders: loader.Answers.Counters(m.loaders, route),
 	}
 }

@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/bootfile"
 )
 
 // fileServer is an ordinary TFTP server, or one that answers from its only port.
 type fileServer struct {
 	files      map[string][]byte
+	smee       bool // finds loaders as Smee does: in any machine's directory, with any trace
 	singlePort bool
 	lose       func() bool // drops a datagram it would send
 	onRequest  func()
@@ -129,6 +131,10 @@ func (fs *fileServer) serve(
 
 func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}, send func([]byte)) {
 	data, ok := fs.files[string(r.file)]
+	if !ok && fs.smee {
+		name, _ := bootfile.LoaderName(string(r.file))
+		data, ok = fs.files[name]
+	}
 	if !ok {
 		send(errorPacket(1, "file not found"))
 		return

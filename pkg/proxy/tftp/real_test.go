@@ -47,13 +47,17 @@ func run(t testing.TB, ns *nstest.NS, dir string, args ...string) error {
 	})
 }
 
-// start runs a server until the test's end.
+// start runs a server until the test's end; without a namespace in the test's own.
 func start(t testing.TB, ns *nstest.NS, args ...string) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Try(cmd.Start); err != nil {
+	launch := cmd.Start
+	if ns != nil {
+		launch = func() error { return ns.Try(cmd.Start) }
+	}
+	if err := launch(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

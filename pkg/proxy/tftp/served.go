@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/tftp/loader"
 	"github.com/tinkerbell/stack/pkg/proxy/tftp/serve"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -15,7 +19,7 @@ import (
 // served is a transfer that the proxy itself serves.
 type served struct {
 	serve.Transfer
-	file *bootfile.File
+	file file
 	// next and until are the blocks that are still to be sent now.
 	next, until uint64
 	// busy is until the file is open, or a part of it was read; sooner is no block sent, and no ACK looked at.
@@ -28,41 +32,75 @@ type served struct {
 	duplicated bool
 }
 
+// file is what is served: a [bootfile.File], or a [loader.Loader].
+type file interface {
+	fmt.Stringer
+	Size() int64
+	// Read fills b from an offset on without waiting; bootfile.ErrWait is a file that Load has to be asked for.
+	Read(b []byte, offset int64) error
+	Load(b []byte, offset int64, done func(error))
+	Close()
+}
+
 // partSize is how much of a file is read at once, in bytes: a window of 64 blocks in Ethernet frames.
 const partSize = 96 << 10
 
 var parts = sync.Pool{New: func() any { return new([partSize]byte) }}
 
-// serve begins a transfer of a boot file, and reports false where there is no such file: the endpoint is asked then.
+// serve begins a transfer of a boot file or of a loader that is kept, and reports false where there is no such file:
+// the endpoint is asked then.
 func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, found bool) {
-	file := h.files.Find(d.Client.Addr(), record.Text(r.file), w.Now())
-	if file == nil {
+	client, octet := d.Client.Addr(), bytes.EqualFold(r.mode, []byte("octet"))
+	if boot := h.files.Find(client, record.Text(r.file), w.Now()); boot != nil {
+		switch {
+		case r.op == opWrite:
+			boot.Close()
+			w.Answer(d, writeError)
+			h.recordRefusal(w, d, r, DropWriteRefused)
+			return DropWriteRefused, true
+		case !octet:
+			boot.Close()
+			w.Answer(d, modeError)
+			h.recordRefusal(w, d, r, DropMode)
+			return DropMode, true
+		}
+		return h.serveFile(w, d, r, boot), true
+	}
+	if r.op != opRead || !octet {
 		return datagram.NotDropped, false
 	}
-	switch {
-	case r.op == opWrite:
-		file.Close()
-		w.Answer(d, writeError)
-		h.recordRefusal(w, d, r, DropWriteRefused)
-		return DropWriteRefused, true
-	case !bytes.EqualFold(r.mode, []byte("octet")):
-		file.Close()
-		w.Answer(d, modeError)
-		h.recordRefusal(w, d, r, DropMode)
-		return DropMode, true
+	if kept := h.loader(client, record.Text(r.file), w.Now()); kept != nil {
+		return h.serveFile(w, d, r, kept), true
 	}
+	return datagram.NotDropped, false
+}
+
+// loader finds a loader that is kept in memory; nil where the endpoint has to be asked. While boot files are not there
+// yet, one of them may have the name.
+func (h *handler) loader(client netip.Addr, asked string, now time.Time) *loader.Loader {
+	name, ok := bootfile.LoaderName(asked)
+	if !ok || h.config.Transparent || !h.loaders.On() || !h.files.Ready() {
+		return nil
+	}
+	kept, answer := h.loaders.Find(client, name, now)
+	h.meters.loaders[answer].Inc()
+	return kept
+}
+
+// serveFile begins a transfer of a file.
+func (h *handler) serveFile(w *worker, d datagram.Datagram, r request, file file) Drop {
 	client := d.Client.Addr()
 	if !h.firstAnswers.take(client, false) && !(w.RefusedBefore(d) && h.firstAnswers.take(client, true)) {
 		file.Close()
 		h.refuse(w, d, r, DropUnanswered, nil)
-		return DropUnanswered, true
+		return DropUnanswered
 	}
 	s, drop := w.OpenServed(d)
 	if drop != datagram.NotDropped {
 		file.Close()
 		h.firstAnswers.giveBack(client)
 		h.refuse(w, d, r, drop, nil)
-		return drop, true
+		return drop
 	}
 	h.begin(w, s, d, r)
 	s.State.served, s.State.agreed.size = &served{file: file}, uint64(file.Size())
@@ -73,7 +111,7 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 	} else {
 		h.load(w, s, make([]byte, len(b)), 0, func([]byte) { h.answer(w, s) })
 	}
-	return datagram.NotDropped, true
+	return datagram.NotDropped
 }
 
 // answer sends the first answer, once the file is open.
