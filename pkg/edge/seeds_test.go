@@ -8,12 +8,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +30,7 @@ import (
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tinkerbell/stack/internal/testcert"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/edge"
@@ -143,32 +141,9 @@ files:
 
 func (s *site) certificate(t *testing.T, dir string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader) // as the seed's
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "orch.example.org"}, IsCA: true,
-		BasicConstraintsValid: true, DNSNames: []string{"*.orch.example.org"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: raw},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.roots = x509.NewCertPool()
-	s.roots.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	var cert tls.Certificate
+	cert, s.roots = testcert.SelfSigned(t, elliptic.P384(), time.Hour, "*.orch.example.org") // a key as the seed's
+	testcert.Write(t, dir, cert)
 }
 
 // identityProvider is the seed's Keycloak, as far as keys go.

@@ -9,10 +9,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -28,6 +26,7 @@ import (
 	josejwt "github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testcert"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -106,35 +105,9 @@ func (o *outside) certificate(t *testing.T) {
 // certificateFor makes a certificate that ends so much later.
 func (o *outside) certificateFor(t *testing.T, validity time.Duration) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, DNSNames: []string{"*.orch.example.org"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: raw},
-	} {
-		if err := os.WriteFile(filepath.Join(o.dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.roots = x509.NewCertPool()
-	o.roots.AddCert(leaf)
+	var cert tls.Certificate
+	cert, o.roots = testcert.SelfSigned(t, elliptic.P256(), validity, "*.orch.example.org")
+	testcert.Write(t, o.dir, cert)
 }
 
 func (o *outside) issuer(t *testing.T) string {
