@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
-	"io"
-	"net/http"
 	"net/netip"
 	"strings"
 
@@ -85,21 +83,5 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // get asks the admin port of stack-boots, as through "kubectl port-forward".
 func (s *site) get(ctx context.Context, path string) (string, error) {
 	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := s.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
-	if err != nil {
-		return "", err
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s answers %s: %.200s", path, response.Status, body)
-	}
-	return string(body), nil
+	return s.Page(ctx, lab.RolePod, url)
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -92,23 +90,11 @@ func states(ctx context.Context, l *lab.Lab) (map[string]string, error) {
 // ask gets a JSON document of the boots' admin port, in the namespace of the pod.
 func ask(ctx context.Context, l *lab.Lab, path string, into any) error {
 	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	body, err := l.Page(ctx, lab.RolePod, url)
 	if err != nil {
 		return err
 	}
-	response, err := l.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
-	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := json.Unmarshal([]byte(body), into); err != nil {
 		return fmt.Errorf("failed to read answer of %s: %w", url, err)
 	}
 	return nil

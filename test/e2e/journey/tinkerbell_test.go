@@ -241,24 +241,13 @@ func checkPreset(t *testing.T, l *lab.Lab, host string) {
 func refusedPaths(t *testing.T, l *lab.Lab) (sum int) {
 	t.Helper()
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Error(err)
-		return -1
-	}
-	response, err := l.Client(lab.RolePod).Do(request)
-	if err != nil {
-		t.Error(err)
-		return -1
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
+	text, err := l.Page(t.Context(), lab.RolePod, url)
 	if err != nil {
 		t.Error(err)
 		return -1
 	}
 	series := 0
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "stack_proxy_paths_refused_total{") {
 			continue
 		}

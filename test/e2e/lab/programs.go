@@ -369,27 +369,33 @@ func (l *Lab) Client(role string) *http.Client {
 	}
 }
 
+// Page reads a page as a host of the lab. An answer other than 200 is an error.
+func (l *Lab) Page(ctx context.Context, role, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	response, err := l.Client(role).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
+	if err != nil {
+		return "", fmt.Errorf("failed to read %s: %w", url, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
+	}
+	return string(body), nil
+}
+
 func (l *Lab) httpReady(role, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := l.Client(role).Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-		if err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s: %s", url, response.Status, body)
-		}
-		return nil
+		_, err := l.Page(ctx, role, url)
+		return err
 	}
 }
 

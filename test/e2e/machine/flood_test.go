@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -204,32 +202,14 @@ func bootInGo(t *testing.T, l *lab.Lab, m lab.Machine) error {
 	if filepath.Base(second.BootFile) != "auto.ipxe" {
 		return fmt.Errorf("got %q to boot", second.BootFile)
 	}
-	_, err = get(ctx, l, role, second.BootFile)
+	_, err = l.Page(ctx, role, second.BootFile)
 	return err
-}
-
-// get fetches a page as a host of the lab.
-func get(ctx context.Context, l *lab.Lab, role, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := l.Client(role).Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("failed to get %s: %s", url, response.Status)
-	}
-	return string(body), err
 }
 
 // relayMetric is the sum of the relay's metrics whose names with labels match.
 func relayMetric(t *testing.T, l *lab.Lab, pattern string) (sum float64) {
 	t.Helper()
-	page, err := get(t.Context(), l, lab.RolePod, "http://"+netip.AddrPortFrom(lab.PodIP, 9067).String()+"/metrics")
+	page, err := l.Page(t.Context(), lab.RolePod, "http://"+netip.AddrPortFrom(lab.PodIP, 9067).String()+"/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

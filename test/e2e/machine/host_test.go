@@ -3,11 +3,8 @@ package machine_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -83,7 +80,7 @@ func TestHostBootsAMachine(t *testing.T) {
 		t.Errorf("the workflow is %q, %v", workflow.Status.State, err)
 	}
 	shown := func(ctx context.Context) error { // the relay may have waited to tell stack-boots of it
-		boots, err := askFrom(ctx, l, role, "http://127.0.0.1:9070/api/v1/boots")
+		boots, err := l.Page(ctx, role, "http://127.0.0.1:9070/api/v1/boots")
 		if err == nil && !strings.Contains(boots, m.MAC.String()) {
 			err = errors.New("it is not in " + boots)
 		}
@@ -155,30 +152,12 @@ func startUnit(t *testing.T, l *lab.Lab, role, repo, unit string, site *strings.
 	}
 	admin := regexp.MustCompile(`_ADMIN_ADDRESS=(\S+)`).FindStringSubmatch(text)[1]
 	ready := func(ctx context.Context) error {
-		_, err := askFrom(ctx, l, role, "http://"+admin+"/readyz")
+		_, err := l.Page(ctx, role, "http://"+admin+"/readyz")
 		return err
 	}
 	if err := l.WaitReady(t.Context(), proc, ready); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// askFrom asks from a host; an answer other than 200 is an error.
-func askFrom(ctx context.Context, l *lab.Lab, role, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := l.Client(role).Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, text)
-	}
-	return string(text), err
 }
 
 // create gives Tinkerbell the objects of docs/examples/machine.yaml, which its own definitions judge, with an image of the

@@ -1,12 +1,10 @@
 package storm
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -129,10 +127,10 @@ func (s *Site) live(ctx context.Context, port uint16) (float64, error) {
 }
 
 // heapAlloc finds what was in use in the text of a heap profile, which has it from before the text was written.
-func heapAlloc(profile []byte) (float64, error) {
-	_, after, _ := bytes.Cut(profile, []byte("\n# HeapAlloc = "))
-	line, _, _ := bytes.Cut(after, []byte("\n"))
-	value, err := strconv.ParseFloat(string(line), 64)
+func heapAlloc(profile string) (float64, error) {
+	_, after, _ := strings.Cut(profile, "\n# HeapAlloc = ")
+	line, _, _ := strings.Cut(after, "\n")
+	value, err := strconv.ParseFloat(line, 64)
 	if err != nil {
 		return 0, fmt.Errorf("failed to find HeapAlloc in a heap profile: %w", err)
 	}
@@ -145,28 +143,14 @@ func (s *Site) metrics(ctx context.Context, port uint16) (map[string]*dto.Metric
 		return nil, err
 	}
 	var parser expfmt.TextParser
-	return parser.TextToMetricFamilies(bytes.NewReader(text))
+	return parser.TextToMetricFamilies(strings.NewReader(text))
 }
 
-// ask reads a page of a program's admin port.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-func (s *Site) ask(ctx context.Context, port uint16, page string) ([]byte, error) {
-	url := "http://" + netip.AddrPortFrom(loopback, port).String() + page
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := s.Lab.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("failed to read %s: %s", page, response.Status)
-	}
-	return text, err
+// ask reads a page of a program's admin port.
+func (s *Site) ask(ctx context.Context, port uint16, page string) (string, error) {
+	return s.Lab.Page(ctx, lab.RolePod, "http://"+netip.AddrPortFrom(loopback, port).String()+page)
 }
 
 // Markdown is the result for people.

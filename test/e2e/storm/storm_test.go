@@ -153,10 +153,10 @@ func TestBusy(t *testing.T) {
 
 func TestHeapAlloc(t *testing.T) {
 	const profile = "heap profile: 1: 2 [3: 4] @ heap/1048576\n\n# runtime.MemStats\n# Alloc = 1\n# HeapAlloc = 7340032\n# HeapSys = 9\n"
-	if got, err := heapAlloc([]byte(profile)); got != 7<<20 || err != nil {
+	if got, err := heapAlloc(profile); got != 7<<20 || err != nil {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if _, err := heapAlloc([]byte("404 page not found\n")); err == nil {
+	if _, err := heapAlloc("404 page not found\n"); err == nil {
 		t.Error("no profile has a heap")
 	}
 }
