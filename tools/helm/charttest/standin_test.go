@@ -166,6 +166,10 @@ func (s *site) helm(args []string) error {
 	}
 	at, there := s.Releases[plain[0]]
 	switch {
+	case slices.Contains(flags, "--dry-run=client"):
+		_, err := s.render(plain[0], plain[1], flags)
+		fmt.Println("NOTES:")
+		return err
 	case verb == "install" && there:
 		return errors.New("the release is there already")
 	case verb != "install" && !there && !slices.Contains(flags, "--install"):
@@ -306,6 +310,9 @@ func (s *site) replace(release string, rendered map[string]string, take bool) er
 		if there && o.Release != release && !take {
 			return fmt.Errorf("%s is there, and of release %q", key, o.Release)
 		}
+		if strategy := "type: RollingUpdate"; strings.Contains(o.Text, strategy) && strings.Contains(text, "type: Recreate") {
+			return fmt.Errorf("%s: may not be changed from %s (server-side apply)", key, strategy)
+		}
 		s.Objects[key] = thing{Release: release, Keep: o.Keep, Text: text}
 	}
 	return nil
@@ -326,6 +333,8 @@ func (s *site) kubectl(args []string) error {
 	verb, plain, file, annotation := "", []string{}, "", ""
 	for i := 0; i < len(args); i++ {
 		switch {
+		case args[i] == "--": // a command in a pod
+			i = len(args)
 		case args[i] == "-n" || args[i] == "-o":
 			i++
 		case args[i] == "-f":
@@ -353,6 +362,10 @@ func (s *site) kubectl(args []string) error {
 		return nil
 	case "bundles":
 		fmt.Println("      uri: " + strings.TrimPrefix(eksa, "oci://") + ":0.6.2-eks-a-93")
+		return nil
+	}
+	if verb == "delete" && slices.Contains(args, "deployment") {
+		delete(s.Objects, strings.Join(plain, "/"))
 		return nil
 	}
 	if verb == "get" && len(plain) == 2 || verb == "label" {
