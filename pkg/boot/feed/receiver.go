@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
@@ -63,7 +64,7 @@ type ReceiverConfig struct {
 // Receiver takes the events of programs that have the key. It is a daemon.Task.
 type Receiver struct {
 	config   ReceiverConfig
-	log      *slog.Logger
+	log      *loglimit.Limiter // of refusals, which anybody can cause
 	listener net.Listener
 	sources  sources
 
@@ -73,7 +74,6 @@ type Receiver struct {
 	open    sync.WaitGroup // connections
 	mu      sync.Mutex
 	streams map[net.Conn]*stream
-	warned  time.Time
 }
 
 // stream is a connection.
@@ -111,7 +111,8 @@ func Listen(c ReceiverConfig) (*Receiver, error) {
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return identity(c.KeyFile) },
 		})
 	}
-	return &Receiver{config: c, log: c.Logger, listener: listener, streams: map[net.Conn]*stream{}}, nil
+	log := loglimit.New(c.Logger, 1, refusalEvery)
+	return &Receiver{config: c, log: log, listener: listener, streams: map[net.Conn]*stream{}}, nil
 }
 
 // Addr is where it listens.
@@ -233,15 +234,10 @@ func (h handshakes) Handle(_ context.Context, line slog.Record) error {
 	return nil
 }
 
-// refuse counts a refusal and logs it, at times only, since anybody can open connections.
+// refuse counts a refusal and logs it.
 func (r *Receiver) refuse(why string) {
 	r.refused.Add(1)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.warned) >= refusalEvery {
-		r.warned = now
-		r.log.Warn("events of boots are refused", "error", boot.CleanCut(why, 256))
-	}
+	r.log.Warn("events of boots are refused", func() []any { return []any{"error", boot.CleanCut(why, 256)} })
 }
 
 var errEvents = errors.New("it is of another release")

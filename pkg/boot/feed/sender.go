@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
@@ -89,23 +90,14 @@ func NewSender(c SenderConfig) *Sender {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.there = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: c.Metrics + "_boots_connected", Help: "Whether stack-boots takes events of boots.",
-	})
-	s.sent = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: c.Metrics + "_boot_events_sent_total", Help: "Events of boots that stack-boots took.",
-	})
-	s.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: c.Metrics + "_boot_events_dropped_total",
-		Help: "Events of boots that stack-boots did not get, by reason: queue (more than could be sent), away (it was " +
-			"not there, and newer ones needed the room), refused (it does not believe this program, or is of another " +
-			"release).",
-	}, []string{"reason"})
+	set := metric.New(c.Registerer, c.Metrics)
+	s.there = set.Gauge("boots_connected", "Whether stack-boots takes events of boots.").WithLabelValues()
+	s.sent = set.Counter("boot_events_sent_total", "Events of boots that stack-boots took.").WithLabelValues()
+	s.dropped = set.Counter("boot_events_dropped_total", "Events of boots that stack-boots did not get, by reason: "+
+		"queue (more than could be sent), away (it was not there, and newer ones needed the room), refused (it does not "+
+		"believe this program, or is of another release).", "reason")
 	for _, reason := range []string{droppedFull, droppedAway, droppedRefused} {
 		s.dropped.WithLabelValues(reason)
-	}
-	if c.Registerer != nil {
-		c.Registerer.MustRegister(s.there, s.sent, s.dropped)
 	}
 	return s
 }

@@ -18,6 +18,7 @@ import (
 	recordutil "k8s.io/client-go/tools/record/util"
 
 	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -57,19 +58,18 @@ var coreScheme = func() *runtime.Scheme {
 // events writes Events: client-go's correlator aggregates and limits them by object; a queue, a rate and one goroutine
 // bound them in all.
 type events struct {
-	log     *slog.Logger
+	log     *loglimit.Limiter
 	metrics *Metrics
 	pod     string
 
 	steps, stuck        chan *core.Event
 	stepRate, stuckRate *rate.Limiter
 	correlator          *record.EventCorrelator
-	warned              time.Time
 }
 
 func newEvents(log *slog.Logger, metrics *Metrics, pod string) *events {
 	return &events{
-		log: log, metrics: metrics, pod: pod,
+		log: loglimit.New(log, 1, warnEvery), metrics: metrics, pod: pod,
 		steps: make(chan *core.Event, stepsAtOnce), stuck: make(chan *core.Event, stuckAtOnce),
 		stepRate:  rate.NewLimiter(stepsPerSecond, stepsAtOnce),
 		stuckRate: rate.NewLimiter(stuckPerSecond, stuckAtOnce),
@@ -207,7 +207,7 @@ func (e *events) write(ctx context.Context, c rest.Interface, event *core.Event)
 		case ctx.Err() != nil:
 			return
 		case apierrors.ReasonForError(err) != meta.StatusReasonUnknown || try == maxTries:
-			e.failed(err)
+			e.log.Warn("failed to write events", func() []any { return []any{"error", err} })
 			return
 		}
 		pause.Wait(ctx)
@@ -225,12 +225,4 @@ func send(ctx context.Context, c rest.Interface, due *record.EventCorrelateResul
 	}
 	event.ResourceVersion = ""
 	return stored, c.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Into(stored)
-}
-
-// failed logs at times only.
-func (e *events) failed(err error) {
-	if now := time.Now(); e.warned.IsZero() || now.Sub(e.warned) >= warnEvery {
-		e.warned = now
-		e.log.Warn("failed to write events", "error", err)
-	}
 }

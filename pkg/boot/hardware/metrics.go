@@ -1,6 +1,10 @@
 package hardware
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
+)
 
 // What became of an Event.
 const (
@@ -20,33 +24,21 @@ type Metrics struct {
 
 // NewMetrics registers the metrics; a nil registry leaves them unregistered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
+	set := metric.New(registry, "stack_boot_hardware")
 	m := &Metrics{
-		watching: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_boot_hardware_watching",
-			Help: "Whether the Hardware objects of the namespace are known and followed.",
-		}, []string{"hardware_namespace"}),
-		objects: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "stack_boot_hardware_objects", Help: "Hardware objects that are known.",
-		}),
-		left: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "stack_boot_hardware_left_out_total", Help: "Hardware objects that there was no room for.",
-		}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_boot_hardware_errors_total",
-			Help: "Times that reading or watching Hardware objects failed.",
-		}, []string{"hardware_namespace"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_boot_hardware_events_total",
-			Help: "Events for Hardware objects, by reason and what became of them: sent, failed, limited.",
-		}, []string{"reason", "result"}),
+		watching: set.Gauge("watching", "Whether the Hardware objects of the namespace are known and followed.",
+			"hardware_namespace"),
+		objects: set.Gauge("objects", "Hardware objects that are known.").WithLabelValues(),
+		left:    set.Counter("left_out_total", "Hardware objects that there was no room for.").WithLabelValues(),
+		errors: set.Counter("errors_total", "Times that reading or watching Hardware objects failed.",
+			"hardware_namespace"),
+		events: set.Counter("events_total",
+			"Events for Hardware objects, by reason and what became of them: sent, failed, limited.", "reason", "result"),
 	}
 	for _, reason := range []string{reasonStuck, reasonStep, reasonBooted} {
 		for _, result := range []string{sent, failed, limited} {
 			m.events.WithLabelValues(reason, result)
 		}
-	}
-	if registry != nil {
-		registry.MustRegister(m.watching, m.objects, m.left, m.errors, m.events)
 	}
 	return m
 }

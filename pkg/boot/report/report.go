@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -49,24 +50,17 @@ type Reporter struct {
 
 // New makes a reporter and registers its metrics.
 func New(o Options) *Reporter {
+	set, ofSteps := metric.New(o.Registry, "stack_boot"), metric.New(o.Registry, "stack_boot_step", "step")
 	r := &Reporter{
 		log: o.Logger, lines: rate.NewLimiter(linesPerSecond, linesAtOnce),
-		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_boot_steps_total", Help: "Steps of boots that ended, by result: ok, failed.",
-		}, []string{"step", "result"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "stack_boot_step_duration_seconds", Help: "How long steps of boots took.",
-			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900},
-		}, []string{"step"}),
-		stuck: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_boot_stuck_total", Help: "Times that a machine was found to be stuck, by step and cause.",
-		}, []string{"step", "cause"}),
-		boots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_boot_boots_total", Help: "Boots that ended, by the state at their end.",
-		}, []string{"state"}),
-		unlogged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "stack_boot_unlogged_total", Help: "Log lines about boots that were left out, being too many.",
-		}),
+		steps: set.Counter("steps_total", "Steps of boots that ended, by result: ok, failed.", "step", "result"),
+		seconds: ofSteps.Histogram("duration_seconds", "How long steps of boots took.",
+			.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900),
+		stuck: set.Counter("stuck_total", "Times that a machine was found to be stuck, by step and cause.",
+			"step", "cause"),
+		boots: set.Counter("boots_total", "Boots that ended, by the state at their end.", "state"),
+		unlogged: set.Counter("unlogged_total", "Log lines about boots that were left out, being too many.").
+			WithLabelValues(),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -75,7 +69,7 @@ func New(o Options) *Reporter {
 		r.boots.WithLabelValues(string(state))
 	}
 	if o.Registry != nil {
-		o.Registry.MustRegister(r.steps, r.seconds, r.stuck, r.boots, r.unlogged, machines(o.Counts))
+		o.Registry.MustRegister(machines(o.Counts))
 	}
 	return r
 }

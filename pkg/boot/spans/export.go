@@ -2,12 +2,13 @@ package spans
 
 import (
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tinkerbell/stack/internal/loglimit"
 )
 
 // What became of a span.
@@ -46,12 +47,11 @@ func (b *bounded) Shutdown(ctx context.Context) error { return b.SpanProcessor.S
 // exporter sends by OTLP, counts, and tells of an outage once in a while. Its sending ends when it is told to.
 type exporter struct {
 	sdk.SpanExporter
-	log     *slog.Logger
+	log     *loglimit.Limiter
 	spans   *prometheus.CounterVec
 	waiting atomic.Int64 // spans in the queue or on their way
 
-	over   context.Context // done when sending has to end
-	warned time.Time       // of the SDK's one goroutine
+	over context.Context // done when sending has to end
 }
 
 // ExportSpans implements sdk.SpanExporter. The SDK would log an error in its own words, and knows nothing else to do.
@@ -66,10 +66,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 		return nil
 	}
 	e.spans.WithLabelValues(failed).Add(float64(len(spans)))
-	if now := time.Now(); e.warned.IsZero() || now.Sub(e.warned) >= warnEvery {
-		e.warned = now
-		e.log.Warn("failed to export spans", "error", err)
-	}
+	e.log.Warn("failed to export spans", func() []any { return []any{"error", err} })
 	return nil
 }
 

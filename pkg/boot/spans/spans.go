@@ -18,6 +18,9 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/internal/metric"
 )
 
 // scope names the instrumentation.
@@ -88,18 +91,13 @@ func New(ctx context.Context, o Options) (*Boots, error) {
 
 // start makes what New promises, on any client.
 func start(o Options, s settings, client sdk.SpanExporter, attributes *resource.Resource) *Boots {
-	counter := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "stack_boot_spans_total",
-		Help: "Spans of boots, by what became of them: sent, failed, dropped.",
-	}, []string{"result"})
+	counter := metric.New(o.Registry, "stack_boot").
+		Counter("spans_total", "Spans of boots, by what became of them: sent, failed, dropped.", "result")
 	for _, result := range []string{sent, failed, dropped} {
 		counter.WithLabelValues(result)
 	}
-	if o.Registry != nil {
-		o.Registry.MustRegister(counter)
-	}
 	over, stop := context.WithCancel(context.Background())
-	e := &exporter{SpanExporter: client, log: o.Logger, spans: counter, over: over}
+	e := &exporter{SpanExporter: client, log: loglimit.New(o.Logger, 1, warnEvery), spans: counter, over: over}
 	queue := sdk.NewBatchSpanProcessor(e, sdk.WithMaxQueueSize(s.queue), sdk.WithMaxExportBatchSize(min(s.queue, batch)))
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(&bounded{queue, e, int64(s.queue)}),
 		sdk.WithIDGenerator(ids{}), sdk.WithResource(attributes))
