@@ -135,7 +135,16 @@ var tests = map[string]test{
 	"exec-format": func(c *clues) bool { return containsFold(c.facts.says.text, "exec format") },
 	"menu":        func(c *clues) bool { return !c.wf.waits() },
 	"returned-for-good": func(c *clues) bool {
-		return c.facts.returned.count >= 2 || c.now-c.facts.returned.at >= waitStart
+		// UEFI tries its next boot entry at once; a machine that is reset takes longer.
+		atOnce := c.isUEFI() && c.facts.returned.took < 3*time.Second
+		return atOnce || c.facts.returned.count >= 2 || c.now-c.facts.returned.at >= waitStart
+	},
+	"distrusted": func(c *clues) bool { return c.distrusted() != "" },
+	"unstarted": func(c *clues) bool {
+		return c.loadedAndIdle(Loader) && c.isUEFI() && (containsFold(c.st.text, "ipxe") || containsFold(c.st.text, "snp"))
+	},
+	"kernel-unstarted": func(c *clues) bool {
+		return c.loadedAndIdle(Kernel) && containsFold(c.textOf(Script), "grub.cfg")
 	},
 	"said-for-good": func(c *clues) bool { return c.now-c.facts.says.at >= waitRetry },
 	"sent-nothing":  (*clues).sentNothing,
@@ -397,6 +406,36 @@ func (c *clues) wrong(which string) string {
 		file = c.wrongFile()
 	}
 	return c.m.mismatch(file, true)
+}
+
+func (c *clues) isUEFI() bool {
+	firmware, _ := families(iana.Arch(c.m.arch))
+	return c.m.hasArch && firmware == efi
+}
+
+// asksWithin is how long iPXE that was started, and GRUB that took a kernel, take at most to ask for the next file.
+const asksWithin = 8 * time.Second
+
+// loadedAndIdle tells whether the machine got the file of a step, and asks for nothing since.
+func (c *clues) loadedAndIdle(s Step) bool {
+	return c.furthest == s && c.st.result == OK && c.open == nil && c.quiet >= int64(asksWithin)
+}
+
+// distrusted is the loader that shim got and does not trust: it asks for its key manager (mmx64.efi, mmaa64.efi) next.
+// It is empty where shim did not, or asked for that first, as it does where a key waits to be enrolled.
+func (c *clues) distrusted() (refused string) {
+	for i := range c.messages {
+		a := &c.messages[i]
+		name := strings.ToLower(path.Base(strings.ReplaceAll(a.text, `\`, "/")))
+		switch {
+		case c.steps[a.step].step != Loader || path.Ext(name) != ".efi":
+		case strings.HasPrefix(name, "mm"):
+			return refused
+		case a.ok && !strings.HasPrefix(name, "shim"):
+			refused = a.text
+		}
+	}
+	return ""
 }
 
 // textOf is the file of a step; empty if that was not reached.

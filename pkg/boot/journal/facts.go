@@ -192,6 +192,7 @@ func (f *facts) again(loader *step, at int64) {
 	if loader != nil && loader.result == OK {
 		f.returned = failure{
 			step: Loader, at: at, file: loader.text, from: loader.from, count: f.returned.count + 1,
+			took: time.Duration(at - loader.end),
 		}
 	}
 	f.stage, f.ipxeRuns, f.says = "", false, saying{}

@@ -74,6 +74,7 @@ var values = map[string]func(*clues) string{
 	"wrong-file":    func(c *clues) string { return quote(c.wrongFile()) },
 	"returned":      func(c *clues) string { return quote(c.facts.returned.file) },
 	"returned-from": func(c *clues) string { return peer(c.facts.returned.from) },
+	"distrusted":    func(c *clues) string { return quote(c.distrusted()) },
 	"loads":         func(c *clues) string { return strconv.Itoa(c.facts.loads) },
 	"open":          func(c *clues) string { return seconds(c.openFor()) },
 	"pace":          func(c *clues) string { return c.transfer().pace(c.now) },

@@ -13,8 +13,11 @@ import (
 	"strings"
 )
 
-// unpack fetches the package that p depends on, and unpacks it.
-func unpack(ctx context.Context, work, unpacked string, p Package) error {
+// unpack fetches a package, and unpacks it.
+func unpack(
+	ctx context.Context, work, unpacked string, p Package,
+	download func(ctx context.Context, dir string, options []string, name string) error,
+) error {
 	options, err := aside(filepath.Join(work, "apt"), p)
 	if err != nil {
 		return err
@@ -33,7 +36,7 @@ func unpack(ctx context.Context, work, unpacked string, p Package) error {
 		return err
 	}
 	if len(debs) != 1 {
-		return fmt.Errorf("failed to fetch kernel: %d packages came", len(debs))
+		return fmt.Errorf("failed to fetch %s: %d packages came", p.Name, len(debs))
 	}
 	_, err = command(ctx, work, "dpkg-deb", "-x", debs[0], unpacked)
 	return err
@@ -111,8 +114,14 @@ func copySources(from, to, own, release string) error {
 	return nil
 }
 
-// download fetches the package that another one depends on.
+// download fetches a package.
 func download(ctx context.Context, dir string, options []string, name string) error {
+	_, err := command(ctx, dir, "apt-get", append(slices.Clone(options), "-q", "download", name)...)
+	return err
+}
+
+// downloadDependency fetches the kernel that a package depends on.
+func downloadDependency(ctx context.Context, dir string, options []string, name string) error {
 	said, err := command(ctx, dir, "apt-cache", append(slices.Clone(options), "depends", "--important", name)...)
 	if err != nil {
 		return err
@@ -120,8 +129,7 @@ func download(ctx context.Context, dir string, options []string, name string) er
 	for line := range strings.Lines(said) {
 		kind, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if kind == "Depends" && strings.HasPrefix(name, "linux-image-") {
-			_, err := command(ctx, dir, "apt-get", append(slices.Clone(options), "-q", "download", name)...)
-			return err
+			return download(ctx, dir, options, name)
 		}
 	}
 	return fmt.Errorf("failed to find the kernel that %s depends on: apt-cache says %q", name, said)

@@ -46,38 +46,66 @@ func Cache(p Package) (string, error) {
 }
 
 // Fetch has apt fetch a kernel, and unpacks what of it a machine boots into dir. What is there already is used.
-func Fetch(ctx context.Context, dir string, p Package, logf func(string, ...any)) (Kernel, error) {
+func Fetch(ctx context.Context, dir string, p Package, logf func(string, ...any)) (kernel Kernel, err error) {
+	err = once(dir, func() error {
+		kernel, err = open(dir)
+		return err
+	}, func(work, made string) error {
+		logf("fetching the package of %s (some 30 MB, unpacked in %s, not installed)", p.Name, dir)
+		unpacked := filepath.Join(work, "unpacked")
+		if err := unpack(ctx, work, unpacked, p, downloadDependency); err != nil {
+			return err
+		}
+		return pick(ctx, unpacked, made, p.Modules)
+	})
+	return kernel, err
+}
+
+// Unpack has apt fetch a package of Debian that is not installed, and unpacks it into the user's cache. What is there
+// already is used. It returns the directory.
+func Unpack(ctx context.Context, p Package, logf func(string, ...any)) (string, error) {
+	dir, err := Cache(p)
+	if err != nil {
+		return "", err
+	}
+	return dir, once(dir, func() error {
+		_, err := os.Stat(dir)
+		return err
+	}, func(work, made string) error {
+		logf("fetching the package %s (unpacked in %s, not installed)", p.Name, dir)
+		return unpack(ctx, work, made, p, download)
+	})
+}
+
+// once makes a directory, whole or not at all, unless it is there.
+func once(dir string, find func() error, fill func(work, made string) error) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return Kernel{}, fmt.Errorf("failed to make cache: %w", err)
+		return fmt.Errorf("failed to make cache: %w", err)
 	}
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return Kernel{}, fmt.Errorf("failed to open lock of cache: %w", err)
+		return fmt.Errorf("failed to open lock of cache: %w", err)
 	}
 	defer func() { _ = lock.Close() }()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return Kernel{}, fmt.Errorf("failed to lock cache: %w", err)
+		return fmt.Errorf("failed to lock cache: %w", err)
 	}
-	if kernel, err := open(dir); err == nil {
-		return kernel, nil
+	if find() == nil {
+		return nil
 	}
-	logf("fetching the package of %s (some 30 MB, unpacked in %s, not installed)", p.Name, dir)
 	work, err := os.MkdirTemp(filepath.Dir(dir), "kernel-*")
 	if err != nil {
-		return Kernel{}, fmt.Errorf("failed to make cache: %w", err)
+		return fmt.Errorf("failed to make cache: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	unpacked := filepath.Join(work, "unpacked")
-	if err := unpack(ctx, work, unpacked, p); err != nil {
-		return Kernel{}, err
+	made := filepath.Join(work, "made")
+	if err := fill(work, made); err != nil {
+		return err
 	}
-	if err := pick(ctx, unpacked, filepath.Join(work, "kernel"), p.Modules); err != nil {
-		return Kernel{}, err
+	if err := errors.Join(os.RemoveAll(dir), os.Rename(made, dir)); err != nil {
+		return fmt.Errorf("failed to keep what was unpacked: %w", err)
 	}
-	if err := errors.Join(os.RemoveAll(dir), os.Rename(filepath.Join(work, "kernel"), dir)); err != nil {
-		return Kernel{}, fmt.Errorf("failed to keep kernel: %w", err)
-	}
-	return open(dir)
+	return find()
 }
 
 // open finds what pick left.

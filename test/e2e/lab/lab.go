@@ -91,6 +91,10 @@ type Machine struct {
 	NoPXE     bool          // DHCP only
 	NoIPv4    bool          // its firmware boots by IPv6 alone
 	HTTPBoot  bool          // UEFI only: its firmware boots by HTTP, without PXE
+	// SecureBoot has UEFI firmware start only what these keys of Debian's package ovmf sign: "ms" or "snakeoil".
+	SecureBoot string
+	// BootFile is what the modern Tinkerbell has firmware load in place of iPXE.
+	BootFile string
 }
 
 // Command is a program that the caller supplies.

@@ -130,8 +130,15 @@ func tinkerbellHardware(o *Options) []any {
 			lease = 24 * time.Hour
 		}
 		netboot := map[string]any{"allowPXE": !m.NoPXE, "allowWorkflow": true}
+		ipxe := map[string]any{}
 		if m.Script != "" {
-			netboot["ipxe"] = map[string]any{"contents": m.Script}
+			ipxe["contents"] = m.Script
+		}
+		if m.BootFile != "" {
+			ipxe["binary"] = m.BootFile
+		}
+		if len(ipxe) > 0 {
+			netboot["ipxe"] = ipxe
 		}
 		if m.PXELinux != "" {
 			netboot["pxelinux"] = map[string]any{"config": m.PXELinux}

@@ -18,7 +18,6 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
 	"github.com/tinkerbell/stack/test/e2e/process"
-	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
@@ -33,6 +32,9 @@ type test struct {
 	bootFile string // as Smee offers it to the firmware
 	offer    string // how Smee's OFFERs begin
 	ack      string // how the ACK of its address begins
+	// steps are what it is to be seen to do in place of loading Smee's script; after, which may be nil, is called then.
+	steps []expected
+	after func(*testing.T, *lab.Lab, lab.Machine)
 }
 
 var site = netip.MustParseAddr("192.0.2.3") // the site's own DHCP server
@@ -44,8 +46,8 @@ func TestProxyMode(t *testing.T) {
 	other := "192.0.2.151 from " + site.String() + ", "
 	boot(t, lab.Options{Args: map[string][]string{lab.Smee: {"-dhcp-mode", "proxy"}}}, []test{
 		// QEMU's ROM is an iPXE of its own, which is told to load Smee's.
-		{bios, "tftp://192.0.2.2:69/" + bios.MAC.String() + "/undionly.kpxe", offer, ack},
-		{uefi, "ipxe.efi", offer, other},
+		{machine: bios, bootFile: "tftp://192.0.2.2:69/" + bios.MAC.String() + "/undionly.kpxe", offer: offer, ack: ack},
+		{machine: uefi, bootFile: "ipxe.efi", offer: offer, ack: other},
 	}, func(t *testing.T, l *lab.Lab) {
 		if _, err := exec.LookPath("dnsmasq"); err != nil {
 			t.Skipf("needs Debian's package dnsmasq-base: %v", err)
@@ -56,17 +58,6 @@ func TestProxyMode(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-}
-
-// TestReservation has the modern Tinkerbell give the address too, behind stack-proxy with the preset for it. The journeys
-// take BIOS all the way; this is UEFI's part of it.
-func TestReservation(t *testing.T) {
-	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	grant := uefi.IP.String() + " from " + lab.ServiceIP.String() + ", "
-	boot(t, lab.Options{Tinkerbell: &tinkerbell}, []test{{uefi, "ipxe.efi", grant, grant}}, nil)
 }
 
 var (
@@ -156,31 +147,38 @@ func (test test) run(t *testing.T, l *lab.Lab, sniffer *observe.Sniffer, events 
 		return e.Kind == observe.DHCP && e.Name == kind &&
 			strings.HasPrefix(e.Detail, begins) && strings.HasSuffix(e.Detail, ends)
 	}
+	if len(test.steps) > 0 {
+		follow(t, l, test.machine, sniffer, events, test.steps, test.after)
+		return
+	}
 	follow(t, l, test.machine, sniffer, events, []expected{
-		{"a DISCOVER", func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
-		{"Smee's OFFER", func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
-		{"the ACK of its address", func(e observe.Event) bool { return is(e, "ACK", test.ack, "") }},
-		{"the boot file by TFTP", func(e observe.Event) bool {
+		{what: "a DISCOVER", match: func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
+		{what: "Smee's OFFER", match: func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
+		{what: "the ACK of its address", match: func(e observe.Event) bool { return is(e, "ACK", test.ack, "") }},
+		{what: "the boot file by TFTP", match: func(e observe.Event) bool {
 			return e.Kind == observe.TFTP && e.Bytes > 0 && path.Base(e.Name) == file
 		}},
-		{"Smee's OFFER to the boot file", func(e observe.Event) bool {
+		{what: "Smee's OFFER to the boot file", match: func(e observe.Event) bool {
 			return is(e, "OFFER", test.offer, "/"+test.machine.MAC.String()+"/auto.ipxe")
 		}},
-		{"the script by HTTP", func(e observe.Event) bool {
+		{what: "the script by HTTP", match: func(e observe.Event) bool {
 			return e.Kind == observe.HTTP && path.Base(e.Name) == "auto.ipxe" && e.Bytes > 0
 		}},
-	})
+	}, nil)
 }
 
 // expected is what a machine is to be seen to do next.
 type expected struct {
 	what  string
 	match func(observe.Event) bool
+	// says is what the firmware, or the kernel's stub, is to print, in place of an event.
+	says string
 }
 
 // follow switches a machine on and waits for one thing after the other.
 func follow(
 	t *testing.T, l *lab.Lab, m lab.Machine, sniffer *observe.Sniffer, events <-chan observe.Event, steps []expected,
+	after func(*testing.T, *lab.Lab, lab.Machine),
 ) {
 	t.Helper()
 	proc, err := machine.Boot(l, m, func(installer.Report) {})
@@ -203,10 +201,17 @@ func follow(
 		ctx, watch := progress.Begin(t.Context(), patience)
 		defer watch.End()
 		for {
+			if step.says != "" {
+				if said, _ := os.ReadFile(machine.FirmwareLog(l, m.Name)); strings.Contains(string(said), step.says) {
+					t.Logf("%6.2f s %s, %s: %s", time.Since(started).Seconds(), m.Name, step.what, step.says)
+					return
+				}
+			}
 			select {
+			case <-time.After(100 * time.Millisecond): // what it prints is no event
 			case e := <-events:
 				seen = append(seen, e.Kind.String()+" "+e.Name+" "+e.Detail)
-				if step.match(e) {
+				if step.match != nil && step.match(e) {
 					t.Logf("%6.2f s %s, %s: %s %s", time.Since(started).Seconds(), m.Name, step.what, e.Name, e.Detail)
 					return
 				}
@@ -221,6 +226,9 @@ func follow(
 		await(step)
 		// What firmware prints on the network's behalf it prints again and again.
 		patience.Signs = []func() string{func() string { return sniffer.Reached(m.MAC.String()) }}
+	}
+	if after != nil {
+		after(t, l, m)
 	}
 }
 

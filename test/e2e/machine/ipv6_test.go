@@ -74,17 +74,17 @@ func TestFirmwareIPv6(t *testing.T) {
 				}
 				script := "http://[2001:db8:1::2]:7171/" + m.MAC.String() + "/auto.ipxe"
 				follow(t, l, m, sniffer, events[m.MAC.String()], []expected{
-					{"a SOLICIT", func(e observe.Event) bool {
+					{what: "a SOLICIT", match: func(e observe.Event) bool {
 						return e.Name == "SOLICIT" && strings.HasPrefix(e.Detail, test.class)
 					}},
-					{"Kea's ADVERTISE", func(e observe.Event) bool { return answer(e, "ADVERTISE", test.url) }},
-					{"the REPLY", func(e observe.Event) bool { return answer(e, "REPLY", test.url) }},
-					{"the boot file", func(e observe.Event) bool {
+					{what: "Kea's ADVERTISE", match: func(e observe.Event) bool { return answer(e, "ADVERTISE", test.url) }},
+					{what: "the REPLY", match: func(e observe.Event) bool { return answer(e, "REPLY", test.url) }},
+					{what: "the boot file", match: func(e observe.Event) bool {
 						return e.Kind == test.file && e.Bytes > 10_000 && path.Base(e.Name) == path.Base(test.url) &&
 							e.Server.Addr() == lab.ServiceIP6
 					}},
-					{"the REPLY to the boot file", func(e observe.Event) bool { return answer(e, "REPLY", script) }},
-				})
+					{what: "the REPLY to the boot file", match: func(e observe.Event) bool { return answer(e, "REPLY", script) }},
+				}, nil)
 			})
 		}
 	})

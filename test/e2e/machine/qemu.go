@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/lab"
@@ -21,7 +22,9 @@ const (
 	QEMU     = "qemu-system-x86_64"
 	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
-	ipxeROM  = "/usr/lib/ipxe/qemu/pxe-virtio.rom"
+	// ovmfSecure is the firmware that can enforce Secure Boot, and needs a machine with system management mode.
+	ovmfSecure = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
+	ipxeROM    = "/usr/lib/ipxe/qemu/pxe-virtio.rom"
 )
 
 // KernelArgs are what Smee adds to the kernel's command line for our machines: errors only on the console, and a
@@ -90,11 +93,18 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 		if !m.HTTPBoot {
 			nic += ",bootindex=1"
 		}
+		code, keys, board := ovmfCode, ovmfVars, "q35"
+		if m.SecureBoot != "" {
+			code, board = ovmfSecure, "q35,smm=on"
+			keys = strings.TrimSuffix(ovmfVars, ".fd") + "." + m.SecureBoot + ".fd"
+			args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
+		}
 		vars := filepath.Join(dir, m.Name+"-vars.fd")
-		if err := copyFile(vars, ovmfVars); err != nil {
+		if err := copyFile(vars, keys); err != nil {
 			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
 		}
-		if m.HTTPBoot { // after what firmware tries by IPv4 and PXE it comes to it only in minutes
+		switch {
+		case m.HTTPBoot && m.NoIPv4: // after what firmware tries by IPv4 and PXE it comes to it only in minutes
 			// The driver fails at once while its link has no address yet: it is told to try again and again.
 			const tries = 500
 			names, values := []string{"Boot0000", "BootOrder"}, [][]byte{httpBoot6(m.MAC), make([]byte, 2*tries)}
@@ -102,9 +112,12 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 				return nil, err
 			}
 			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
+		case m.HTTPBoot:
+			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n",
+				"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
 		}
-		args = append(args, "-M", "q35", "-m", "512",
-			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+ovmfCode,
+		args = append(args, "-M", board, "-m", "512",
+			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+code,
 			"-drive", "if=pflash,format=raw,unit=1,file="+vars)
 		if m.NoIPv4 { // or it asks for an address by DHCPv4 first, for a minute
 			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n")

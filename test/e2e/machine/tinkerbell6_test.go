@@ -43,15 +43,15 @@ func TestTinkerbellIPv6(t *testing.T) {
 		t.Fatal(err)
 	}
 	follow(t, l, m, sniffer, events, []expected{
-		{"a SOLICIT", func(e observe.Event) bool { return e.Name == "SOLICIT" && strings.HasPrefix(e.Detail, "PXEClient:") }},
-		{"the REPLY", func(e observe.Event) bool {
+		{what: "a SOLICIT", match: func(e observe.Event) bool { return e.Name == "SOLICIT" && strings.HasPrefix(e.Detail, "PXEClient:") }},
+		{what: "the REPLY", match: func(e observe.Event) bool {
 			return e.Name == "REPLY" && strings.HasPrefix(e.Detail, "2001:db8:1:") && strings.Contains(e.Detail, "tftp://[2001:db8:1::2]")
 		}},
-		{"the boot file", func(e observe.Event) bool { return e.Kind == observe.TFTP && e.Bytes > 10_000 }},
-		{"the script", func(e observe.Event) bool {
+		{what: "the boot file", match: func(e observe.Event) bool { return e.Kind == observe.TFTP && e.Bytes > 10_000 }},
+		{what: "the script", match: func(e observe.Event) bool {
 			return e.Kind == observe.HTTP && path.Base(e.Name) == "auto6.ipxe" && e.Bytes > 0
 		}},
-	})
+	}, nil)
 	if err := sniffer.Close(); err != nil {
 		t.Error(err)
 	}

@@ -1,0 +1,154 @@
+package machine_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/kernel"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/program"
+	"github.com/tinkerbell/stack/test/e2e/progress"
+)
+
+// TestSecureBoot is docs/secure-boot.md: firmware with Microsoft's keys starts Debian's shim, GRUB and kernel out of the pod
+// by TFTP and by HTTP, as the modern Tinkerbell tells it to. A machine without the setting is told to load Tinkerbell's
+// iPXE, which nobody signed.
+func TestSecureBoot(t *testing.T) {
+	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byTFTP, byHTTP, refused := uefi, uefi, uefi
+	for i, m := range []*lab.Machine{&byTFTP, &byHTTP, &refused} {
+		m.Name = []string{"tftp", "http", "refused"}[i]
+		m.MAC = net.HardwareAddr{0x52, 0x54, 0, 0, 4, byte(i + 1)}
+		m.IP = netip.AddrFrom4([4]byte{192, 0, 2, byte(111 + i)})
+		m.SecureBoot, m.BootFile = "ms", "shimx64.efi"
+	}
+	byHTTP.HTTPBoot, refused.BootFile = true, ""
+	dir := t.TempDir()
+	signed(t, dir)
+	boot(t, lab.Options{
+		Tinkerbell: &tinkerbell, Artifacts: dir,
+		Routes: "preset: tinkerbell\nroutes:\n" +
+			"- {name: tftp, protocol: tftp, listen: 69, backends: \"tinkerbell:69\", tftp: {files: .}}\n",
+		Args: map[string][]string{lab.Tinkerbell: {
+			"--dhcp-ipxe-http-binary-port=7173", "--dhcp-ipxe-http-binary-path=/",
+		}},
+	}, []test{
+		{machine: byTFTP, steps: chain(observe.TFTP)},
+		{machine: byHTTP, steps: chain(observe.HTTP)},
+		{machine: refused, steps: []expected{loads(observe.TFTP, "ipxe.efi")}, after: tellsRefusal},
+	}, nil)
+}
+
+// signed fills a directory with what Debian signs, and what GRUB asks for.
+func signed(t *testing.T, dir string) {
+	t.Helper()
+	boots, err := kernel.Fetch(t.Context(), cacheOf(t, kernel.Machine), kernel.Machine, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The signed GRUB of Debian 12 has no HTTP.
+	unpacked := func(release, name, file string) string {
+		dir, err := kernel.Unpack(t.Context(), kernel.Package{Name: name, Arch: "amd64", Release: release}, t.Logf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, file)
+	}
+	for name, from := range map[string]string{
+		"shimx64.efi":      unpacked("", "shim-signed", "usr/lib/shim/shimx64.efi.signed"),
+		"grubx64.efi":      unpacked("trixie", "grub-efi-amd64-signed", "usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"),
+		machine.KernelFile: boots.Image,
+	} {
+		content, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), content, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{
+		"grub/grub.cfg": "linux /" + machine.KernelFile + " console=ttyS1 " + machine.KernelArgs + " machine=$net_default_mac\n" +
+			"initrd /" + machine.InitramfsFile + "\nboot\n",
+		machine.InitramfsFile: strings.Repeat("none", 1000),
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func cacheOf(t *testing.T, p kernel.Package) string {
+	t.Helper()
+	dir, err := kernel.Cache(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// chain is what shim, GRUB and the kernel are seen to do.
+func chain(by observe.Kind) (steps []expected) {
+	for _, file := range []string{
+		"shimx64.efi", "grubx64.efi", "grub.cfg", machine.KernelFile, machine.InitramfsFile,
+	} {
+		steps = append(steps, loads(by, file))
+	}
+	return append(steps, expected{what: "the kernel", says: "UEFI Secure Boot is enabled."})
+}
+
+func loads(by observe.Kind, file string) expected {
+	return expected{what: file + " by " + by.String(), match: func(e observe.Event) bool {
+		return e.Kind == by && e.Bytes > 0 && path.Base(e.Name) == file
+	}}
+}
+
+// tellsRefusal wants stack-boots to name the loader that firmware refused, within ten seconds of its last block.
+func tellsRefusal(t *testing.T, l *lab.Lab, m lab.Machine) {
+	t.Helper()
+	url := "http://" + lab.PodIP.String() + ":" + strconv.Itoa(lab.BootsAdminPort) + "/api/v1/boots/" + m.MAC.String()
+	patience := progress.Patience{Quiet: time.Minute}
+	err := progress.Until(t.Context(), patience, 250*time.Millisecond, func(ctx context.Context) error {
+		body, err := l.Page(ctx, lab.RolePod, url)
+		if err != nil {
+			return err
+		}
+		var shown struct {
+			Boots []struct {
+				End   time.Time
+				Cause struct{ Name, Text string }
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &shown); err != nil {
+			return progress.Final(err)
+		}
+		newest := shown.Boots[0]
+		if newest.Cause.Name != "loader-did-not-start" || !strings.Contains(newest.Cause.Text, `"ipxe.efi"`) {
+			return fmt.Errorf("stack-boots shows %s", body)
+		}
+		t.Logf("%.2f s after the last block: %s", time.Since(newest.End).Seconds(), newest.Cause.Text)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
