@@ -47,8 +47,8 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	if mac != ([6]byte{}) {
 		return j.adopt(mac, client, e.At)
 	}
-	if !client.IsValid() {
-		return nil
+	if !client.IsValid() || slices.Contains(j.options.Self, client) {
+		return nil // On one host its own questions come from the address that machines ask.
 	}
 	if runsSystem(e) {
 		j.scene.stranger = max(j.scene.stranger, e.At)

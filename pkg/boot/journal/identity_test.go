@@ -71,10 +71,11 @@ func TestWhoseAnAddressIs(t *testing.T) {
 		{"by DHCPv6", film(actor{first, "2001:db8::101"}.lease6(0, "x", pxe...), actor{"", "2001:db8::101"}.get(2, 1, files, 80, "/vmlinuz")),
 			map[string]string{first: "2001:db8::101 1"}},
 		{"a group's MAC", film(actor{"01:00:5e:00:00:01", ""}.discover(0, pxe)), map[string]string{}},
+		{"the host itself", film(actor{"", "192.0.2.2"}.get(0, 0, files, 80, "/vmlinuz")), map[string]string{}},
 		{"nobody", film(actor{"", ""}.get(0, 0, files, 80, "/x")), map[string]string{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			j := New(Options{})
+			j := New(Options{Self: []netip.Addr{netip.MustParseAddr("192.0.2.2")}})
 			play(j, c.shots, 0)
 			if diff := cmp.Diff(c.want, ids(j)); diff != "" {
 				t.Error(diff)
