@@ -362,7 +362,7 @@ func (h *handler) recordRefusal(w *worker, d datagram.Datagram, r request, why D
 func (t *transfer) line(s *session, outcome Outcome) []any {
 	from, name := "endpoint", any(s.Endpoint.AddrPort)
 	if t.served != nil {
-		from, name = "boot_file", t.served.file
+		from, name = "boot_file", t.served.file.String()
 		if _, kept := t.served.file.(*loader.Loader); kept {
 			from = "loader"
 		}

@@ -3,6 +3,7 @@ package tftp
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -113,12 +114,31 @@ func (k *keeping) kept(t *testing.T, name string, want []byte) {
 	})
 }
 
+// locked is a log that several write.
+type locked struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func TestLoadersAreServedFromMemory(t *testing.T) {
 	const trace = "-00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	var mu sync.Mutex
 	var told []record.Exchange
 	files := map[string][]byte{"undionly.kpxe": content(70_001), "ipxe.efi": content(300_000), "other": content(700)}
-	k := keep(t, Config{Sink: func(x record.Exchange) {
+	var log locked
+	k := keep(t, Config{Logger: slog.New(slog.NewJSONHandler(&log, nil)), Sink: func(x record.Exchange) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, x)
@@ -157,6 +177,11 @@ func TestLoadersAreServedFromMemory(t *testing.T) {
 	}
 	if got := k.asked.Load() - before; got != 0 || k.byHTTP.Load() != byHTTP {
 		t.Errorf("the server was asked %d times, by HTTP %d", got, k.byHTTP.Load()-byHTTP)
+	}
+	for _, want := range []string{`"loader kept","loader":"ipxe.efi@`, `"loader":"undionly.kpxe@`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in the log: %s", want, log.String())
+		}
 	}
 	for _, file := range []string{"other", "foo/ipxe.efi"} {
 		before := k.asked.Load()

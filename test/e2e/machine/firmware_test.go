@@ -8,14 +8,17 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/netboot"
 	"github.com/tinkerbell/stack/test/e2e/observe"
 	"github.com/tinkerbell/stack/test/e2e/process"
 	"github.com/tinkerbell/stack/test/e2e/progress"
@@ -151,6 +154,7 @@ func (test test) run(t *testing.T, l *lab.Lab, sniffer *observe.Sniffer, events 
 		follow(t, l, test.machine, sniffer, events, test.steps, test.after)
 		return
 	}
+	askFor(t, l, file)
 	follow(t, l, test.machine, sniffer, events, []expected{
 		{what: "a DISCOVER", match: func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
 		{what: "Smee's OFFER", match: func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
@@ -165,6 +169,46 @@ func (test test) run(t *testing.T, l *lab.Lab, sniffer *observe.Sniffer, events 
 			return e.Kind == observe.HTTP && path.Base(e.Name) == "auto.ipxe" && e.Bytes > 0
 		}},
 	}, nil)
+	served := regexp.MustCompile(`"tftp transfer ended".*"loader":"` + regexp.QuoteMeta(file) + `@.*"outcome":"completed"`)
+	if err := lab.Line(t.Context(), l.LogPath(lab.StackProxy), func(line string) bool {
+		return served.MatchString(line) && !strings.Contains(line, `"client":"127.0.0.1:`)
+	}); err != nil {
+		t.Errorf("the firmware's %s did not come from memory: %v", file, err)
+	}
+}
+
+// askFor asks stack-proxy for a loader until the test's end, so that it is kept and no firmware waits for Smee's.
+func askFor(t *testing.T, l *lab.Lab, file string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	read := func() error {
+		conn, err := l.Dial(lab.RolePod)(ctx, "udp", "127.0.0.1:69")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		_, err = netboot.ReadFileFunc(ctx, conn, file, func(int) {})
+		return err
+	}
+	asking.Go(func() {
+		for ctx.Err() == nil {
+			_ = read()
+			select {
+			case <-ctx.Done():
+			case <-time.After(3 * time.Second):
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		asking.Wait()
+	})
+	if err := lab.Line(ctx, l.LogPath(lab.StackProxy), func(line string) bool {
+		return strings.Contains(line, `"loader kept"`) && strings.Contains(line, `"`+file+`@`)
+	}); err != nil {
+		t.Fatalf("%s is not kept: %v", file, err)
+	}
 }
 
 // expected is what a machine is to be seen to do next.

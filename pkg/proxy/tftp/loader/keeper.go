@@ -279,11 +279,11 @@ func (k *Keeper) forgetBeginnings(e *entry) {
 func (k *Keeper) tell(e *entry, before Answer, what finding, err error) {
 	switch {
 	case e.answer == Memory && what == silent:
-		k.log.Warn("loader not compared", func() []any { return []any{"loader", e.loader, "error", err} })
+		k.log.Warn("loader not compared", func() []any { return []any{"loader", e.loader.String(), "error", err} })
 	case e.answer == before:
 	case e.answer == Memory:
 		k.log.LogAt(time.Now().UnixNano(), slog.LevelInfo, "loader kept", func() []any {
-			return []any{"loader", e.loader, "bytes", e.loader.Size()}
+			return []any{"loader", e.loader.String(), "bytes", e.loader.Size()}
 		})
 	case e.answer != Absent || before == Memory:
 		k.log.Warn("loader not kept", func() []any {
