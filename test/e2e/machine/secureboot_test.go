@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -23,8 +24,8 @@ import (
 )
 
 // TestSecureBoot is docs/secure-boot.md: firmware with Microsoft's keys starts Debian's shim, GRUB and kernel out of the pod
-// by TFTP and by HTTP, as the modern Tinkerbell tells it to. A machine without the setting is told to load Tinkerbell's
-// iPXE, which nobody signed.
+// by TFTP, and firmware with keys of its owner the same by HTTP, with the shim that the owner signed, as the modern
+// Tinkerbell tells it to. A machine without the setting is told to load Tinkerbell's iPXE, which nobody signed.
 func TestSecureBoot(t *testing.T) {
 	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
 	if err != nil {
@@ -38,6 +39,7 @@ func TestSecureBoot(t *testing.T) {
 		m.SecureBoot, m.BootFile = "ms", "shimx64.efi"
 	}
 	byHTTP.HTTPBoot, refused.BootFile = true, ""
+	byHTTP.SecureBoot, byHTTP.BootFile = "snakeoil", "signed/shimx64.efi"
 	dir := t.TempDir()
 	signed(t, dir)
 	boot(t, lab.Options{
@@ -69,12 +71,18 @@ func signed(t *testing.T, dir string) {
 		}
 		return filepath.Join(dir, file)
 	}
+	shim := unpacked("", "shim-signed", "usr/lib/shim/shimx64.efi.signed")
+	grub := unpacked("trixie", "grub-efi-amd64-signed", "usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed")
+	own := filepath.Join(t.TempDir(), "shim")
+	sign(t, unpacked("", "sbsigntool", "usr/bin/sbsign"), shim, own)
 	for name, from := range map[string]string{
-		"shimx64.efi":      unpacked("", "shim-signed", "usr/lib/shim/shimx64.efi.signed"),
-		"grubx64.efi":      unpacked("trixie", "grub-efi-amd64-signed", "usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"),
+		"shimx64.efi": shim, "grubx64.efi": grub, "signed/shimx64.efi": own, "signed/grubx64.efi": grub,
 		machine.KernelFile: boots.Image,
 	} {
 		content, err := os.ReadFile(from)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755)
+		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), content, 0o644)
 		}
@@ -93,6 +101,21 @@ func signed(t *testing.T, dir string) {
 		}
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// sign adds a signature by the keys of Debian's package ovmf to a program.
+func sign(t *testing.T, sbsign, from, to string) {
+	t.Helper()
+	const keys = "/usr/share/ovmf/PkKek-1-snakeoil."
+	key := filepath.Join(t.TempDir(), "key")
+	for _, args := range [][]string{
+		{"openssl", "rsa", "-in", keys + "key", "-passin", "pass:snakeoil", "-out", key},
+		{sbsign, "--key", key, "--cert", keys + "pem", "--output", to, from},
+	} {
+		if said, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, said)
 		}
 	}
 }
