@@ -34,6 +34,8 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		}
 		if b != nil && isHandshake(e) { // what comes next would have
 			switch b.furthest {
+			case DHCP:
+				return Loader // of HTTPS boot
 			case IPXEDHCP:
 				return Script
 			case Script:
