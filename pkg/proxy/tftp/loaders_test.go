@@ -33,11 +33,12 @@ func keep(t *testing.T, c Config, files map[string][]byte) *keeping {
 	t.Helper()
 	k := &keeping{asked: new(atomic.Int32), byHTTP: new(atomic.Int32)}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		k.byHTTP.Add(1)
 		data, ok := files[strings.TrimPrefix(r.URL.Path, "/ipxe/")]
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
+			return
 		}
+		k.byHTTP.Add(1)
 		_, _ = w.Write(data)
 	}))
 	t.Cleanup(web.Close)

@@ -29,11 +29,17 @@ const (
 	newEvery  = 100 * time.Millisecond
 	// afterFailures of a name that was never kept, it is looked up as seldom as one that is not there.
 	afterFailures = 4
+	// warmFor is for how long after the start, first after warmAfter and then each warmEvery, Smee's own names are looked
+	// up before machines ask: a rack that powers on would be over before they have been compared.
+	warmFor, warmAfter, warmEvery = time.Minute, 200 * time.Millisecond, 2 * time.Second
 	// linesPerHour is how many lines of each message are logged.
 	linesPerHour = 16
 	// mostMachines is how many are remembered for chainFor.
 	mostMachines = 4096
 )
+
+// smees are the names that Smee has, of all releases. Any other name is kept as well, once a machine asks for it.
+var smees = []string{"undionly.kpxe", "ipxe.efi", "snp.efi", "snp-x86_64.efi", "snp-arm64.efi"}
 
 // Config makes a [Keeper].
 type Config struct {
@@ -67,6 +73,7 @@ type entry struct {
 	loader   *Loader // of the last comparison that succeeded; nil is none
 	previous *Loader // of before, for the machines that began with it
 	answer   Answer
+	asked    bool // for by a machine
 	queued   bool
 	checked  time.Time
 	failed   int // comparisons, one after the other
@@ -126,14 +133,9 @@ func (k *Keeper) Find(client netip.Addr, name string, now time.Time) (*Loader, A
 	if e == nil {
 		return nil, Full
 	}
+	e.asked = true
+	k.queue(e, now)
 	age := now.Sub(e.checked)
-	if age >= e.pause() && !e.queued {
-		select {
-		case k.wanted <- e.name:
-			e.queued = true
-		default:
-		}
-	}
 	m := machine{client, e.name}
 	b, known := k.began[m]
 	if known = known && now.Sub(b.at) < chainFor && (b.loader == e.loader || b.loader == e.previous); known {
@@ -150,6 +152,37 @@ func (k *Keeper) Find(client netip.Addr, name string, now time.Time) (*Loader, A
 	}
 	k.began[m] = beginning{e.loader, now}
 	return e.loader, Memory
+}
+
+// queue has a name looked up if that is due. The caller has mu.
+func (k *Keeper) queue(e *entry, now time.Time) {
+	if now.Sub(e.checked) < e.pause() || e.queued {
+		return
+	}
+	select {
+	case k.wanted <- e.name:
+		e.queued = true
+	default:
+	}
+}
+
+// warm looks up Smee's names which have not been yet.
+func (k *Keeper) warm(now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.at == "" {
+		return
+	}
+	for _, name := range smees {
+		e := k.names[name]
+		if e == nil {
+			e = &entry{name: name, answer: Checking}
+			k.names[name] = e
+		}
+		if e.loader == nil {
+			k.queue(e, now)
+		}
+	}
 }
 
 // entry is what is known of a name; nil where there are too many. The caller has mu.
@@ -193,10 +226,17 @@ func (e *entry) pause() time.Duration {
 
 // Run compares what is asked for with the server's, one name after the other, until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
+	warming, until := time.NewTicker(warmAfter), time.Now().Add(warmFor)
+	defer warming.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case now := <-warming.C:
+			k.warm(now)
+			if warming.Reset(warmEvery); now.After(until) {
+				warming.Stop()
+			}
 		case name := <-k.wanted:
 			k.check(ctx, name)
 		}
@@ -280,7 +320,7 @@ func (k *Keeper) tell(e *entry, before Answer, what finding, err error) {
 	switch {
 	case e.answer == Memory && what == silent:
 		k.log.Warn("loader not compared", func() []any { return []any{"loader", e.loader.String(), "error", err} })
-	case e.answer == before:
+	case e.answer == before, e.answer != Memory && !e.asked:
 	case e.answer == Memory:
 		k.log.LogAt(time.Now().UnixNano(), slog.LevelInfo, "loader kept", func() []any {
 			return []any{"loader", e.loader.String(), "bytes", e.loader.Size()}

@@ -1,11 +1,14 @@
 package loader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +21,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server is what comparisons find.
 type server struct {
+	mu      sync.Mutex
 	content string // "" is what failing says
 	failing finding
 	asked   int
 }
 
 func (s *server) fetch(_ context.Context, _, name string, _ *Loader) (*Loader, finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	if s.content == "" {
 		return nil, s.failing, errors.New("scripted")
@@ -33,6 +39,8 @@ func (s *server) fetch(_ context.Context, _, name string, _ *Loader) (*Loader, f
 
 // says makes comparisons find this: "-" no file, "!" no answer, "?" more than one content.
 func (s *server) says(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.content = what
 	switch what {
 	case "-":
@@ -42,6 +50,12 @@ func (s *server) says(what string) {
 	case "?":
 		s.content, s.failing = "", unlike
 	}
+}
+
+func (s *server) questions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
 }
 
 // Each play is a machine's requests, one for each word: what the server has just before (which stays), the seconds since
@@ -79,7 +93,7 @@ func TestPlays(t *testing.T) {
 					}
 					time.Sleep(after)
 					machine := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-					if got := k.what(machine, "ipxe.efi"); got != want {
+					if got := k.what(machine, "x.efi"); got != want {
 						t.Fatalf("%d %s: got %s", i, word, got)
 					}
 					synctest.Wait()
@@ -145,6 +159,36 @@ func TestMachineGetsWhatItBeganWith(t *testing.T) {
 	})
 }
 
+// Smee's names are there before the first machine asks, and are not asked for again until one does.
+func TestSmeesNamesAreWarm(t *testing.T) {
+	for _, tt := range []struct {
+		says, want string
+		asked      int
+	}{{"A", "A", len(smees) + 1}, {"-", "absent", 2 * len(smees)}, {"!", "unreachable", 6 * len(smees)}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &server{}
+			s.says(tt.says)
+			var log bytes.Buffer
+			k := New(Config{At: ":1/", fetch: s.fetch, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, stop := context.WithCancel(context.Background())
+			go k.Run(ctx)
+			time.Sleep(warmFor / 2)
+			if got := k.what(netip.MustParseAddr("192.0.2.1"), smees[0]); got != tt.want {
+				t.Errorf("%s: got %s", tt.says, got)
+			}
+			time.Sleep(time.Hour)
+			if asked := s.questions(); asked == 0 || asked > tt.asked {
+				t.Errorf("%s: asked %d times", tt.says, asked)
+			}
+			stop()
+			synctest.Wait()
+			if strings.Contains(log.String(), "not kept") {
+				t.Errorf("%s: logged, with no machine there: %s", tt.says, log.String())
+			}
+		})
+	}
+}
+
 // K12, K13: names that are invented cost the server ten questions a second and the proxy a bounded table, and what is
 // kept is bounded as a whole.
 func TestNamesAreBounded(t *testing.T) {
@@ -160,11 +204,13 @@ func TestNamesAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		if s.asked > 100 || len(k.names) > mostNames {
-			t.Errorf("%d questions in 10 s, %d names", s.asked, len(k.names))
+		k.mu.Lock()
+		if asked := s.questions(); asked > 110 || len(k.names) > mostNames {
+			t.Errorf("%d questions in 10 s, %d names", asked, len(k.names))
 		}
-		s.says(strings.Repeat("x", 6<<20))
+		k.mu.Unlock()
 		time.Sleep(absentFor)
+		s.says(strings.Repeat("x", 6<<20))
 		for i, want := range []string{"kept", "kept", "full"} {
 			time.Sleep(newEvery)
 			name := fmt.Sprintf("large%d.efi", i)
