@@ -32,10 +32,14 @@ func newQueue(r *Relay, index int) *queue {
 // queue returns the queue of a listener, of the trusted relay agents' unicasts, or of all other unicasts: the
 // requests of a pod do not hold back the machines behind a router.
 func (r *Relay) queue(listener int16, sender netip.Addr) *queue {
-	if listener == unicast && r.agents != nil && within(r.config.TrustedRelays, sender) {
+	switch {
+	case listener != unicast:
+		return r.queues[listener]
+	case r.agents != nil && within(r.config.TrustedRelays, sender):
 		return r.agents
+	default:
+		return r.unicasts
 	}
-	return r.queues[listener-unicast]
 }
 
 // countWaiting returns how many requests wait.

@@ -33,18 +33,19 @@ import (
 
 // Relay is a daemon.Task.
 type Relay struct {
-	config Config
-	family family
-	v4     *v4 // of DHCPv4
-	*traits
+	config     Config
+	family     family
+	v4         *v4 // of DHCPv4
+	*traits        // of the family: serverPort, headroom, replyByte and the like
 	logger     *slog.Logger
 	verbose    bool // transactions are logged
 	metrics    *metrics
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
-	queues     []*queue     // that of unicasts, those of the listeners, and agents
+	queues     []*queue     // those of the listeners, then the two of unicasts
 	agents     *queue       // of the trusted relay agents' unicasts; nil where none is trusted
+	unicasts   *queue       // of all other unicasts
 	seed       maphash.Seed // of clients' tags: secret, so that no sender can choose its place in a table
 	trace      *trace.Ring
 	vlans      []*vlan
@@ -97,9 +98,11 @@ func assemble(config Config) (*Relay, error) {
 		return nil, err
 	}
 	r.targets.Store(&server.Targets{})
-	for i := unicast; i < len(config.Listeners); i++ {
+	for i := range config.Listeners {
 		r.queues = append(r.queues, newQueue(r, i))
 	}
+	r.unicasts = newQueue(r, unicast)
+	r.queues = append(r.queues, r.unicasts)
 	if len(config.TrustedRelays) > 0 && !config.IPv6 { // of DHCPv6 only relay agents send unicasts
 		r.agents = newQueue(r, unicast)
 		r.queues = append(r.queues, r.agents)

@@ -86,15 +86,15 @@ func (w *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 
 // hand makes the event of a machine's or server's message, and emits it.
 func (w *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
-	if drop != None && !w.allowance.Take(now) {
+	if drop != None && !w.teller.allowance.Take(now) {
 		return
 	}
-	if w.clock == 0 || now-w.looked >= int64(time.Second) {
-		w.clock, w.looked = w.relay.wall(now).UnixNano()-now, now
+	if t := &w.teller; t.clock == 0 || now-t.looked >= int64(time.Second) {
+		t.clock, t.looked = w.relay.wall(now).UnixNano()-now, now
 	}
 	e := &w.event
 	e.Reset()
-	e.Kind, e.V6, e.At = boot.DHCPRequest, w.relay.config.IPv6, w.clock+now
+	e.Kind, e.V6, e.At = boot.DHCPRequest, w.relay.config.IPv6, w.teller.clock+now
 	if s.fromServer {
 		e.Kind, e.Took = boot.DHCPReply, s.took
 	}

@@ -182,13 +182,13 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 		r.metrics.of(int(out.listener)).dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := slot[out.start-r.headers : out.end]
-	r.family.put(r, whole, open, out, targets)
+	framed := slot[out.start-r.headers : out.end]
+	r.family.put(r, framed, open, out, targets)
 	if frames := u.frames[out.listener]; frames.Full() {
 		u.flush(int(out.listener), frames)
 	}
-	u.frames[out.listener].AddFrame(whole, open.Index)
-	r.trace.Frame(now, whole)
+	u.frames[out.listener].AddFrame(framed, open.Index)
+	r.trace.Frame(now, framed)
 	u.answered(int(out.listener), out)
 	return None
 }

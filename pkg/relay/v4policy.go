@@ -54,7 +54,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	}
 	place, drop := q.decide(&admit.Asker{
 		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Request,
-	}, len(m)+dhcp.MaxOption82+2, now)
+	}, len(m)+2+dhcp.MaxOption82, now) // with its code and length
 	if drop != None {
 		return m, drop
 	}
@@ -72,7 +72,8 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
 	} else if ofAgent {
-		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself.
+		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself, past
+		// this relay: the address has to be that of a trusted one.
 		if !within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)) {
 			if place != nil {
 				q.Cancel(place)

@@ -12,7 +12,7 @@ import (
 type vlan struct {
 	*worker
 	*listener.Listener[link]
-	config   *Listener
+	config   *Listener     // its settings
 	trusted  bool          // to bring option 82
 	routers  routers       // of DHCPv6
 	openings chan struct{} // the listener has opened

@@ -53,7 +53,7 @@ func (w *worker) pass(b []byte, to *server.Targets, now int64, client uint64, fi
 	}
 }
 
-// send adds a client's request to the batch for every server. b must not change before d.sender.Flush. machine is the
+// send adds a client's request to the batch for every server. b must not change before w.sender.Flush. machine is the
 // tag of [server.Machine].
 func (w *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
 	request := w.relay.family.describeRequest(w, b, to)

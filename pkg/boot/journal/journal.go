@@ -146,6 +146,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		}
 	}
 	b.setCause(cause, now)
+	// A step of DHCP that is not answered has no end that could tell its result, as a transfer has: its cause does.
 	if st := b.last(b.furthest); st != nil && cause != nil && b.furthest.isDHCP() && st.result == Going {
 		st.result = Failed
 	}

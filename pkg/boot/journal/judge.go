@@ -33,10 +33,10 @@ func (j *Journal) judge(c *clues) (best *rule, others []doubt) {
 			continue
 		}
 		const less = "less was heard that speaks for it"
-		i := slices.IndexFunc(r.unless, func(o objection) bool { return o.is(c) })
+		at := slices.IndexFunc(r.unless, func(o objection) bool { return o.is(c) })
 		switch {
-		case i >= 0:
-			others = append(others, doubt{r, r.unless[i].says, r.unless[i].leaves})
+		case at >= 0:
+			others = append(others, doubt{r, r.unless[at].says, r.unless[at].leaves})
 		case best == nil:
 			best = r
 		case r.support > best.support:
@@ -61,6 +61,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	c := j.cluesOf(m, b, now)
 	best, others := j.judge(c)
 	var unsure string
+	// What a witness missed may be that the boot went on: a cause that cannot be told for that is mild.
 	likely, mild := best, true
 	if best != nil {
 		unsure = j.scene.gap(best.needs, c.silentSince())

@@ -49,9 +49,9 @@ const (
 	listWorker = iota
 	listClient
 	listNetwork
-	groups
-	listActivity = groups
-	lists        = groups + 1
+	groupCount
+	listActivity = groupCount
+	listCount    = groupCount + 1
 )
 
 type links[T any] struct{ prev, next *Session[T] }

@@ -89,13 +89,13 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 		return sessionKey{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
 	}
 	real := sessionKey{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
-	if away.repeats(real, now) {
+	if away.note(real, now) {
 		t.Error("known at the first request")
 	}
 	taken := 0
 	const flood = 20_000 * 4
 	for i := range flood {
-		if away.repeats(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
+		if away.note(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
 			taken++
 		}
 	}
@@ -112,12 +112,12 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, filterPeriod + time.Second},
 		{real, 2 * filterPeriod}, {other, 2*filterPeriod + time.Second}, {real, 9 * filterPeriod},
 	} {
-		got = append(got, away.repeats(each.flow, now.Add(each.after)))
+		got = append(got, away.note(each.flow, now.Add(each.after)))
 	}
 	if diff := cmp.Diff([]bool{true, false, true, true, false, false}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if n := testing.AllocsPerRun(100, func() { away.repeats(real, now.Add(9*filterPeriod)) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { away.note(real, now.Add(9*filterPeriod)) }); n != 0 {
 		t.Errorf("%v allocations a request", n)
 	}
 }

@@ -23,8 +23,8 @@ const (
 	filterHashes = 4
 )
 
-// repeats reports whether the client was refused before, and remembers it.
-func (t *refusedClients) repeats(s sessionKey, now time.Time) bool {
+// note remembers that the client was refused, and reports whether it had been before.
+func (t *refusedClients) note(s sessionKey, now time.Time) (before bool) {
 	switch since := now.Sub(t.began); {
 	case t.bits[0] == nil || since >= 2*filterPeriod:
 		t.bits = [2][]uint64{make([]uint64, filterBits/64), make([]uint64, filterBits/64)}

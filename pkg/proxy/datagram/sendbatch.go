@@ -63,6 +63,7 @@ func (b *SendBatch) Full() bool { return b.n == mmsg.Batch }
 // source is valid, from that local address of an interface.
 func (b *SendBatch) Take(in *RecvBatch, i int, to Peer, source netip.Addr, ifindex uint32) {
 	data := in.Data(i)
+	// data stays in the buffer that b takes.
 	b.buffers[b.n] = in.Swap(i, b.buffers[b.n])
 	b.Push(data, to, source, ifindex)
 }

@@ -25,8 +25,8 @@ type Session[T any] struct {
 	stepped time.Time // when the session began, the client made its last step, or the session ended: the latest of these
 	steps   uint64    // the client's steps: datagrams that only a client which gets our answers can send ([Worker.Step])
 	rank    rank
-	groups  [groups]*group[T] // by list; nil where there is none
-	links   [lists]links[T]
+	groups  [groupCount]*group[T] // by list; nil where there is none
+	links   [listCount]links[T]
 }
 
 // sessionKey identifies a session: a client that asks two addresses gets its answers from each.
@@ -173,7 +173,7 @@ func (w *Worker[T]) removeFromGroups(s *Session[T]) {
 	if g := s.groups[listNetwork]; g != nil && g.n == 0 {
 		delete(w.networks, network(client))
 	}
-	s.groups = [groups]*group[T]{}
+	s.groups = [groupCount]*group[T]{}
 }
 
 // isSelf tells whether an endpoint is our own listener.
@@ -218,9 +218,9 @@ func (w *Worker[T]) makeRoom(d Datagram) Drop {
 	return w.makeRoomIn(&w.all, total, d)
 }
 
-// RefusedBefore reports whether a client asks again that was refused in the last seconds, and remembers that it is now.
-func (w *Worker[T]) RefusedBefore(d Datagram) bool {
-	return w.refused.repeats(sessionKey{d.Client, d.Asked}, w.now)
+// NoteRefused remembers that a client was refused. It reports whether it had been in the last seconds: it asks again.
+func (w *Worker[T]) NoteRefused(d Datagram) (before bool) {
+	return w.refused.note(sessionKey{d.Client, d.Asked}, w.now)
 }
 
 // makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
@@ -229,7 +229,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 		return NotDropped
 	}
 	s, dead := g.victim(w.now, bound)
-	if s == nil || !dead && !w.RefusedBefore(d) {
+	if s == nil || !dead && !w.NoteRefused(d) {
 		return DropTableFull
 	}
 	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {

@@ -22,7 +22,7 @@ type Worker[T any] struct {
 
 	sessions   []*Session[T] // by token
 	vacant     []int32
-	generation int32
+	generation int32 // of the next token
 	byClient   map[sessionKey]*Session[T]
 	live       queue[T] // sessions that have not ended: the longest silent one expires first
 	// Groups have a bound each, within which sessions are evicted; they have the ended ones too.

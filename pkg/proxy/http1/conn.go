@@ -60,7 +60,7 @@ const (
 	asking  // sends the request
 	hearing // reads the head of the answer
 	passing // passes the answer on
-	states
+	states // how many there are
 
 	goesOn // no state, but what a step returns that need not wait
 )
@@ -75,12 +75,12 @@ const (
 	loaded
 	granted
 	turn // the loop has served its other sockets
-	events
+	events // how many there are
 )
 
 // moves is the table of a connection's events: the state in which it goes on. Any other event is only noted
 // ([socket.note]). The event turn is not in it: the connection goes on where it rested. Three more come from elsewhere:
-// time ([Conn.tick]), a client that is lost ([Conn.lost]), and Close.
+// time ([Conn.tick]), a client that has reset it ([Conn.closeIfReset]), and Close.
 var moves = [states][events]state{
 	silent:     {clientReadable: reading},
 	waiting:    {clientReadable: reading},
@@ -156,7 +156,7 @@ func (c *Conn) Read() { c.run(reading) }
 // Ready implements loop.Watcher.
 func (c *Conn) Ready(e loop.Events) {
 	c.client.note(e)
-	if e.Last() && c.lost() {
+	if e.Last() && c.closeIfReset() {
 		return
 	}
 	switch {
@@ -169,9 +169,9 @@ func (c *Conn) Ready(e loop.Events) {
 	}
 }
 
-// lost closes a connection that waits for an endpoint and whose client has reset it. A client that has only ended its
+// closeIfReset closes a connection that waits for an endpoint and whose client has reset it. A client that has only ended its
 // side may read on: half of a TCP connection says nothing about the other one (RFC 9293, section 3.6).
-func (c *Conn) lost() bool {
+func (c *Conn) closeIfReset() (closed bool) {
 	switch c.state {
 	case connecting, unsent, asked, receiving, rationed:
 		if c.client.reset() {
@@ -332,7 +332,7 @@ func (c *Conn) attend(past time.Duration) {
 	}
 	fresh := !c.client.watched()
 	if err := c.client.watch(c.engine.loop, c); err != nil || fresh || c.client.last {
-		c.lost()
+		c.closeIfReset()
 	}
 }
 

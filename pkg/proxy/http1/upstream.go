@@ -94,7 +94,7 @@ func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 	i := slices.IndexFunc(u.pools, func(p *upstreamPool) bool { return p.engine == e })
 	if i < 0 {
 		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
-		if u.closed { // nothing will be kept in it: it must not take the place of the pool that is in use
+		if u.closed { // by a request that began before the reload. Nothing will be kept in it: it must not take the place of the pool that is in use
 			p.idle.Close()
 			return p
 		}
@@ -186,7 +186,8 @@ func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 
 // Ready implements loop.Watcher.
 func (u *upstream) Ready(e loop.Events) {
-	switch u.note(e); {
+	u.note(e)
+	switch {
 	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
 			u.pool.idle.Remove(u)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
@@ -198,6 +199,7 @@ func (f *Front) Hurry() { f.hurry() }
 
 // add counts a connection, unless the front has as many as it may.
 func (f *Front) add(s *session) bool {
+	// The client is counted, within MaxPerClient, when it is known.
 	if f.conns.Add(s, netip.Addr{}, s.settings.MaxConnections, 0, nil) != nil {
 		f.metrics.refusals[refusedLimit].Inc()
 		return false
@@ -238,7 +240,7 @@ func (f *Front) drain() {
 	}
 	open := slices.Collect(f.conns.All())
 	for _, s := range open {
-		s.do(s.abort)
+		s.do(func() { s.abort(boot.ReasonDrained) })
 	}
 	f.log.Warn("closed connections that did not end in time", "connections", len(open))
 	<-ended

@@ -43,6 +43,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	s.outcome.Exchange = record.Exchange{
 		Kind: record.Stream, Route: f.config.Route, Port: f.Addr().Port(), Client: from.Addr(), Begin: s.since,
 	}
+	// A side's direction is that of the bytes that are read from it.
 	s.client = side{session: s, direction: toServer, fd: fd}
 	s.server = side{session: s, direction: toClient, fd: -1}
 	switch {
@@ -74,7 +75,7 @@ func (in *frontLoop) wantTicks(s *session) {
 	}
 }
 
-// forget is the opposite of await.
+// forget is the opposite of wantTicks.
 func (in *frontLoop) forget(s *session) {
 	if s.timed {
 		s.timed = false

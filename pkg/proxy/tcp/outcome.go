@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -54,8 +53,8 @@ func (s *session) recordEnd() {
 	case x.Outcome != record.Done: // it was refused
 	case torn != nil:
 		x.Outcome, x.Reason = record.Torn, torn.String()
-	case s.aborted:
-		x.Outcome, x.Reason = record.Torn, boot.ReasonDrained
+	case s.cut != "":
+		x.Outcome, x.Reason = record.Torn, s.cut
 	}
 	s.front.config.Sink.Record(x)
 }

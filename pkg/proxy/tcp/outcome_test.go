@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +60,18 @@ func TestRecords(t *testing.T) {
 				_ = r.stop()
 			},
 			want: func(e *record.Exchange) { e.Outcome, e.Reason, e.Bytes = record.Torn, "drained", 1 },
+		},
+		"evicted for others": {
+			serve: echo,
+			use: func(t *testing.T, r running) {
+				c := r.dial(t)
+				_, _ = c.Write([]byte("x"))
+				_, _ = io.ReadFull(c, make([]byte, 1))
+				for _, s := range slices.Collect(r.conns.All()) {
+					s.Evict()
+				}
+			},
+			want: func(e *record.Exchange) { e.Outcome, e.Reason, e.Bytes = record.Torn, "evicted", 1 },
 		},
 		"nobody listens": {
 			use: func(_ *testing.T, r running) { _ = r.refusal() },

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/list"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
@@ -52,7 +53,7 @@ type session struct {
 	endpoint *endpoint.Endpoint // nil without one
 	since    time.Time          // when the state began, except that of closed
 	long     bool
-	aborted  bool
+	cut      string       // why we ended it from outside, as it is recorded; "" otherwise
 	untaken  int          // bytes that the two peers had not taken when idle looked last
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
 	lease    admission.Lease
@@ -182,13 +183,15 @@ func (s *session) connected() {
 	s.pass()
 	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
 	// It is watched also if the client has ended its side: it may be reset later.
-	if s.client.move(false); s.state == passing {
-		if err := s.client.watch(loop.Stream); err != nil {
-			s.client.tear(err)
-			return
-		}
+	s.client.move(false)
+	if s.state != passing {
+		return
 	}
-	if s.state == passing && !s.server.watched() {
+	if err := s.client.watch(loop.Stream); err != nil {
+		s.client.tear(err)
+		return
+	}
+	if !s.server.watched() {
 		if err := s.server.watch(loop.Stream); err != nil {
 			s.server.tear(err)
 		}
@@ -205,7 +208,7 @@ func (s *session) pass() {
 }
 
 // tick does what is due. It reports whether there is more to wait for.
-func (s *session) tick(now time.Time) (again bool) {
+func (s *session) tick(now time.Time) bool {
 	took := now.Sub(s.since)
 	switch s.state {
 	case connecting:
@@ -221,9 +224,8 @@ func (s *session) tick(now time.Time) (again bool) {
 			s.client.tear(os.ErrDeadlineExceeded)
 			return false
 		}
-		again = s.settings.Idle > 0
-		again = s.client.tick(now) || again
-		return s.server.tick(now) || again || !s.long
+		client, server := s.client.tick(now), s.server.tick(now)
+		return client || server || s.settings.Idle > 0 || !s.long
 	}
 	return s.state != closed
 }
@@ -274,16 +276,16 @@ func (s *session) count(d direction, n int) {
 	s.moveNow()
 }
 
-// abort ends the session from outside.
-func (s *session) abort() {
+// abort ends the session from outside, for a reason that is recorded.
+func (s *session) abort(why string) {
 	if s.state != closed {
-		s.aborted = true
+		s.cut = why
 		s.close(true)
 	}
 }
 
 // Evict implements admission.Holder. Any goroutine may call it.
-func (s *session) Evict() { s.do(s.abort) }
+func (s *session) Evict() { s.do(func() { s.abort(boot.ReasonEvicted) }) }
 
 // close ends the session, by a reset of both connections if they are torn.
 func (s *session) close(torn bool) {

@@ -252,7 +252,8 @@ func (s *side) drop() {
 // end passes the end of the direction on as a half-close, and closes the session when both directions have ended.
 func (s *side) end() {
 	back := s.other()
-	if !back.ended { // behind our FIN nothing was written that could have taken the read's error
+	// A write may have got the error that the read should have had ([sock.Ended]). Behind our FIN there is no write.
+	if !back.ended {
 		if err := sock.Ended(s.fd); err != nil {
 			s.tear(err)
 			return

@@ -105,7 +105,8 @@ func (s *session) inGoroutine(f func() (then func())) {
 	go func() {
 		then := f()
 		s.do(func() {
-			if s.tls.busy = false; s.state == closed {
+			s.tls.busy = false
+			if s.state == closed {
 				s.giveBack()
 				return
 			}

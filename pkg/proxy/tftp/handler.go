@@ -77,7 +77,7 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 	if op == opAck && t.allowance.holding && !step {
 		return DropHeld
 	}
-	held := op == opAck && step && !h.allowed(w, s, d.Data) // goOn sends it later
+	held := op == opAck && step && !h.askForWindow(w, s, d.Data) // goOn sends it later
 	if !held && s.Send(d.Data, t.server) != nil {
 		return datagram.DropUnsent
 	}

@@ -23,9 +23,9 @@ type allowance struct {
 	ack     []byte // the client's last one
 }
 
-// allowed asks the shaper for the window that the server will send when it gets this ACK. It returns false if the ACK
-// is held until the window is granted.
-func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
+// askForWindow asks the shaper for the window that the server will send when it gets this ACK. It returns false if the
+// ACK is held until the window is granted; a newer ACK takes the held one's place.
+func (h *handler) askForWindow(w *worker, s *session, ack []byte) (granted bool) {
 	t, a := &s.State, &s.State.allowance
 	if !h.config.Shaper.On() {
 		a.bytes = 0

@@ -31,7 +31,7 @@ func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 }
 
 // resend sends the newest block once more. The ACK is not passed on: many servers ignore it, and for some it makes the
-// wait longer. Smee would send the block resend 12 seconds later, and the client might have given up by then.
+// wait longer. Smee would send the block again 12 seconds later, and the client might have given up by then.
 func (h *handler) resend(w *worker, s *session) {
 	t := &s.State
 	t.sent = w.Now()

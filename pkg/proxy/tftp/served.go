@@ -90,7 +90,11 @@ func (h *handler) loader(client netip.Addr, asked string, now time.Time) *loader
 // serveFile begins a transfer of a file.
 func (h *handler) serveFile(w *worker, d datagram.Datagram, r request, file file) Drop {
 	client := d.Client.Addr()
-	if !h.firstAnswers.take(client, false) && !(w.RefusedBefore(d) && h.firstAnswers.take(client, true)) {
+	admitted := h.firstAnswers.take(client, false)
+	if !admitted && w.NoteRefused(d) { // an invented address does not ask again
+		admitted = h.firstAnswers.take(client, true)
+	}
+	if !admitted {
 		file.Close()
 		h.refuse(w, d, r, DropUnanswered, nil)
 		return DropUnanswered

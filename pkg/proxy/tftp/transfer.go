@@ -11,7 +11,7 @@ import (
 
 // transfer is the state of one transfer, as the proxy observes it.
 type transfer struct {
-	record.Exchange
+	record.Exchange // what is recorded of it
 
 	request          []byte // as the client sent it, to recognise a repetition
 	first            []byte // the server's first answer, to repeat it

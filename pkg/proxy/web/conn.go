@@ -74,7 +74,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.spent.Store(true)
 	}
 	c.connections.metrics.bytesIn(n)
-	if !c.received(n) {
+	if !c.chargeUnread(n) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: errNoRoom}
 	}
 	return n, err

@@ -36,7 +36,7 @@ func (l *connections) register(c *loopConn) bool {
 	if c.header { // which tells the client later
 		client = netip.Addr{}
 	}
-	c.by = c
+	c.by = c // the engine serves it; nobody else knows c yet
 	// The server is read while open is locked: once a drain has counted those of a server that was replaced, no further
 	// connection is that server's.
 	err := l.open.Add(c.accepted, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })

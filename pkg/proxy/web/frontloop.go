@@ -40,7 +40,7 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, engine: in.engine.NewConn(fd, peer.Addr())}
 	s := l.settings.Load()
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
-	if !l.register(c) {
+	if !l.register(c) { // which gives c its server, too
 		sock.Reset(fd)
 		return
 	}

@@ -36,9 +36,9 @@ type loopConn struct {
 type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
-	announced announced
-	reason    string // why no endpoint has answered
-	failure   error  // likewise
+	announced announced      // what was recorded of it before its end
+	reason    string         // why no endpoint has answered
+	failure   error          // likewise
 }
 
 // streamed is an answer that did not come whole with its head.

@@ -34,7 +34,7 @@ type observer struct {
 	account  *admission.Route
 	lines    *loglimit.Clients // in the log
 	turn     atomic.Uint64     // counts the requests that went well, of which every so manyth is logged
-	sink     record.Sink
+	sink     record.Sink       // nil takes no records
 }
 
 // ServeHTTP implements http.Handler.
@@ -46,7 +46,7 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 	if seen.outcome.Begin = time.Now(); o.sink != nil {
 		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
 	}
-	var under *conn
+	var under *conn        // that the request came on alone
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
 		under = connOfRequest(r)
 	}
@@ -56,7 +56,8 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 	body := r.Body != nil && r.Body != http.NoBody
 	refused := seen.charge(r, o.settings, o.account, body)
 	defer seen.giveBack()
-	if seen.setFlow(r, o.settings, under); under != nil {
+	seen.setFlow(r, o.settings, under)
+	if under != nil {
 		under.inBody.Store(body)
 	}
 	if body {

@@ -69,6 +69,7 @@ func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.idl
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
+	// A trusted proxy's headers about its client are net/http's to read.
 	if p.passes != nil && (x.Request.Post || !p.passes(x.Request.Target)) || trusts(p.settings.Trusted, x.Client) {
 		return false
 	}
@@ -133,12 +134,12 @@ func connOf(x *http1.Exchange) *loopConn { return x.Conn().Owner().(*loopConn) }
 
 // Failed implements http1.Route.
 func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.Refusal {
-	c, operation, outcome := connOf(x), "read", endpoint.Failed
+	c, operation, how := connOf(x), "read", endpoint.Failed
 	if dialing {
-		operation, outcome = "dial", endpoint.Unseen
+		operation, how = "dial", endpoint.Unseen
 	}
 	if sock.Exhausted(err) {
-		outcome = endpoint.NotItsFault
+		how = endpoint.NotItsFault
 	} else {
 		p.proxy.transport.drop(c.request.to)
 	}
@@ -146,7 +147,7 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.request.to), Err: err}
 	}
-	c.request.attempts.Done(outcome, err)
+	c.request.attempts.Done(how, err)
 	if p.nextEndpoint(x) {
 		p.observer.metrics.retried()
 		return nil

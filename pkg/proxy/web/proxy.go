@@ -96,7 +96,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// cleared: where the client has reset the stream, WriteHeader does not wait.
 		c.interim = &interimWriter{w: w}
 	}
-	answer, err := p.transport.RoundTrip(out) //nolint:bodyclose // by call.end
+	answer, err := p.transport.RoundTrip(out) //nolint:bodyclose // by trip.end
 	c.interim.end()
 	if err != nil {
 		p.fail(w, r, err, time.Since(begin))

@@ -32,8 +32,8 @@ const (
 	costStream = 48 << 10
 	// longAnswer is where an answer gets larger buffers.
 	longAnswer = 64 << 10
-	// costFactor is what a byte of a header costs while it is read.
-	costFactor = 4
+	// A byte of a header costs factorUnread bytes while it is read, and factorHeader in its request.
+	factorUnread, factorHeader = 4, 2
 	// unreadFree bytes that no request has taken yet are in the connection's own cost, unreadStep are charged at a time.
 	unreadFree, unreadStep = 4 << 10, 16 << 10
 	// unreadMost is what is held of a multiplexed connection at most: a header and its window of bodies.
@@ -120,8 +120,8 @@ func (u *unread) fade(now time.Time) {
 	u.bytes.Store(held)
 }
 
-// received charges what has come; false when there is no room for it.
-func (c *conn) received(n int) bool {
+// chargeUnread charges what has come; false when there is no room for it.
+func (c *conn) chargeUnread(n int) bool {
 	u := &c.unread
 	if u.busy.Load() > 0 {
 		return true
@@ -131,7 +131,7 @@ func (c *conn) received(n int) bool {
 	}
 	due := int64(0)
 	if held := u.bytes.Add(int64(n)); held > unreadFree {
-		due = (held + unreadStep - 1) / unreadStep * unreadStep * costFactor
+		due = (held + unreadStep - 1) / unreadStep * unreadStep * factorUnread
 	}
 	switch {
 	case due > u.charged:
@@ -185,13 +185,13 @@ type charge struct {
 	over bool
 }
 
-// charge charges a request, which takes over the charge of its header.
+// charge charges a request and its header, of which the connection's own charge goes down with its next read.
 func (s *response) charge(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
 	c := connOfRequest(r)
 	if c == nil {
 		return admission.Admitted
 	}
-	cost := costRequest + 2*max(c.unread.bytes.Swap(0)-unreadFree, 0)
+	cost := costRequest + factorHeader*max(c.unread.bytes.Swap(0)-unreadFree, 0)
 	if body {
 		cost += costBody
 	}

@@ -20,7 +20,7 @@ func (r *response) setFlow(req *http.Request, s *Settings, under *conn) {
 		r.flow = shaper.Flow{Shaper: s.Shaper, Client: Client(req, s.Trusted), Done: req.Context().Done()}
 	case s.Shaper.On() || len(s.Trusted) > 0:
 		under.flow = shaper.Flow{Shaper: s.Shaper, Client: Client(req, s.Trusted)}
-	default: // it costs nothing to find the client when it is asked for
+	default: // shaped finds the client, which is the peer
 		under.flow = shaper.Flow{Shaper: s.Shaper}
 	}
 }

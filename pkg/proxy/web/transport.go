@@ -141,7 +141,7 @@ type trip struct {
 	interim *interimWriter // nil drops interim answers
 	upload  *stallReader   // the client's body in HTTP/1.1
 
-	body   *retryBody // nil if the request has none
+	body   *retryBody // nil, which is whole, if the request has none
 	answer io.Closer
 }
 

@@ -168,7 +168,7 @@ func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
 	case o != nil:
 		return e, Vouched
 	}
-	return e, First - Class(e.count-1)
+	return e, [...]Class{First, AskedTwice, AskedThrice, Vouched}[e.count-1]
 }
 
 // Put queues the request in a place that Ask gave.
@@ -199,6 +199,7 @@ func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
 	g.tokens--
 	class := schedule[g.step]
 	g.step = (g.step + 1) % len(schedule)
+	// Without a request the class leaves its share to the lowest one that has one.
 	for c := Follows; g.waiting[class].n == 0; c++ {
 		class = c
 	}

@@ -91,106 +91,106 @@ type transaction struct {
 
 // Ask decides about a request of length bytes. It is to be sent now (place is nil), waits in a place once [Queue.Keep]
 // has put it there, or is refused.
-func (r *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refused Refusal) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	served := r.gate.Served(a.Tag)
-	refused = r.limits.Allow(a, served, now)
+func (q *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refused Refusal) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	served := q.gate.Served(a.Tag)
+	refused = q.limits.Allow(a, served, now)
 	if refused == Client && served &&
-		r.gate.Again(maphash.Comparable(r.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
-		r.limits.Repeats(a, served, now) {
+		q.gate.Again(maphash.Comparable(q.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
+		q.limits.Repeats(a, served, now) {
 		refused = Admitted
 	}
 	if refused != Admitted {
 		return nil, refused
 	}
-	verdict, number, class := r.gate.Ask(a.Tag, a.Requests, now)
+	verdict, number, class := q.gate.Ask(a.Tag, a.Requests, now)
 	switch {
 	case verdict == Send:
 		return nil, Admitted
 	case verdict == Wait && length <= MostWaiting:
-		place = &r.places[number]
+		place = &q.places[number]
 		place.tag, place.number, place.class = a.Tag, number, class
 		return place, Admitted
 	case verdict == Wait:
-		r.gate.Free(number)
+		q.gate.Free(number)
 	}
-	r.crowdedAt.Store(now)
+	q.crowdedAt.Store(now)
 	return nil, Newcomers
 }
 
 // Knows tells whether the servers have given, or offered, a client an address before.
-func (r *Queue[T]) Knows(tag uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gate.Served(tag) || tag != 0 && r.gate.offered.find(tag) != nil
+func (q *Queue[T]) Knows(tag uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gate.Served(tag) || tag != 0 && q.gate.offered.find(tag) != nil
 }
 
 // Keep puts a request into its place, where it waits. It copies the bytes.
-func (r *Queue[T]) Keep(place *Place[T], note T, b []byte, now int64) {
+func (q *Queue[T]) Keep(place *Place[T], note T, b []byte, now int64) {
 	place.note = note
 	place.n = copy(place.bytes[:], b)
-	r.crowdedAt.Store(now)
-	r.mu.Lock()
-	r.gate.Put(place.number, place.class, place.tag, now)
-	first := r.gate.Waiting() == 1
-	r.mu.Unlock()
+	q.crowdedAt.Store(now)
+	q.mu.Lock()
+	q.gate.Put(place.number, place.class, place.tag, now)
+	first := q.gate.Waiting() == 1
+	q.mu.Unlock()
 	if first {
-		r.signal()
+		q.signal()
 	}
 }
 
 // Cancel gives a place back that Ask gave, instead of Keep.
-func (r *Queue[T]) Cancel(place *Place[T]) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.gate.Free(place.number)
+func (q *Queue[T]) Cancel(place *Place[T]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gate.Free(place.number)
 }
 
 // signal has Run look for requests that may be sent.
-func (r *Queue[T]) signal() {
+func (q *Queue[T]) signal() {
 	select {
-	case r.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default: // Run is about to
 	}
 }
 
 // Answered notes a reply to a client; first tells that it is the first one to its request.
-func (r *Queue[T]) Answered(tag uint64, answer Answer, first bool, now int64) {
-	r.mu.Lock()
-	r.gate.Answered(tag, answer, first, now)
-	waiting := r.gate.Waiting() > 0
-	r.mu.Unlock()
+func (q *Queue[T]) Answered(tag uint64, answer Answer, first bool, now int64) {
+	q.mu.Lock()
+	q.gate.Answered(tag, answer, first, now)
+	waiting := q.gate.Waiting() > 0
+	q.mu.Unlock()
 	if waiting {
-		r.signal()
+		q.signal()
 	}
 }
 
 // Crowded tells whether requests had to wait, or were refused, in the last half minute.
-func (r *Queue[T]) Crowded(now int64) bool {
-	at := r.crowdedAt.Load()
+func (q *Queue[T]) Crowded(now int64) bool {
+	at := q.crowdedAt.Load()
 	return at != 0 && now-at < crowdedFor.Nanoseconds()
 }
 
 // Waiting is how many requests wait.
-func (r *Queue[T]) Waiting() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gate.Waiting()
+func (q *Queue[T]) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gate.Waiting()
 }
 
 // Run sends waiting requests as the gate allows, until ctx is done. clock is the clock of all the other calls.
-func (r *Queue[T]) Run(ctx context.Context, clock func() int64, to Handler[T]) {
+func (q *Queue[T]) Run(ctx context.Context, clock func() int64, to Handler[T]) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.wake:
+		case <-q.wake:
 		case <-due.C:
 		}
-		if wait, more := r.Release(clock(), to); more {
+		if wait, more := q.Release(clock(), to); more {
 			due.Reset(max(wait, releaseEvery))
 		}
 	}
@@ -198,39 +198,39 @@ func (r *Queue[T]) Run(ctx context.Context, clock func() int64, to Handler[T]) {
 
 // Release sends the requests that the gate allows now. If more wait, it returns the time until one of them may be sent.
 // One goroutine calls it.
-func (r *Queue[T]) Release(now int64, to Handler[T]) (wait time.Duration, more bool) {
+func (q *Queue[T]) Release(now int64, to Handler[T]) (wait time.Duration, more bool) {
 	for n := atOnce; n == atOnce; {
-		n = r.take(now, to)
-		for _, number := range r.next[:n] {
-			place := &r.places[number]
+		n = q.take(now, to)
+		for _, number := range q.next[:n] {
+			place := &q.places[number]
 			to.Send(&place.note, place.bytes[:place.n], now)
 		}
 		to.Flush()
-		r.mu.Lock()
-		for _, number := range r.next[:n] {
-			r.gate.Free(number)
+		q.mu.Lock()
+		for _, number := range q.next[:n] {
+			q.gate.Free(number)
 		}
-		wait, more = r.gate.Due(now), r.gate.Waiting() > 0
-		r.mu.Unlock()
+		wait, more = q.gate.Due(now), q.gate.Waiting() > 0
+		q.mu.Unlock()
 	}
 	return wait, more
 }
 
 // take puts the places of requests that may be sent into next, and drops those that have waited too long.
-func (r *Queue[T]) take(now int64, to Handler[T]) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (q *Queue[T]) take(now int64, to Handler[T]) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for n < atOnce {
-		verdict, number := r.gate.Next(now)
+		verdict, number := q.gate.Next(now)
 		switch verdict {
 		case Wait:
 			return n
 		case Refuse:
-			place := &r.places[number]
+			place := &q.places[number]
 			to.Refused(&place.note, place.bytes[:place.n], now)
-			r.gate.Free(number)
+			q.gate.Free(number)
 		case Send:
-			r.next[n] = number
+			q.next[n] = number
 			n++
 		}
 	}

@@ -262,11 +262,11 @@ func (l *Listener[T]) serve(ctx context.Context, open *Opened[T]) error {
 			open.Stop()
 			return <-ended
 		case <-l.changed:
-			now, err := l.look()
-			if err == nil && now.Index == open.Index {
+			found, err := l.look()
+			if err == nil && found.Index == open.Index {
 				// The same interface, perhaps with another address, MAC or MTU: the socket stays.
-				now.Socket = open.Socket
-				l.opened.Store(now)
+				found.Socket = open.Socket
+				l.opened.Store(found)
 				continue
 			}
 			if err == nil {

@@ -43,13 +43,13 @@ type Transfer struct {
 	// Resent is how many blocks were sent again.
 	Resent uint32
 
-	begun     time.Time
-	sentAt    time.Time // the window, or the first answer
-	answers   int       // how many times that was sent
-	answered  bool      // the client has acknowledged something
-	opened    bool      // blocks are sent: there was no OACK, or it was acknowledged
-	srtt, dev time.Duration
-	wait      time.Duration
+	begun        time.Time
+	sentAt       time.Time // the window, or the first answer
+	answers      int       // how many times that was sent
+	acknowledged bool      // the client has acknowledged something
+	opened       bool      // blocks are sent: there was no OACK, or it was acknowledged
+	srtt, dev    time.Duration
+	wait         time.Duration
 }
 
 // Start begins a transfer of a file of so many bytes with the first answer.
@@ -83,7 +83,7 @@ func (t *Transfer) Blocks() uint64 { return t.last }
 func (t *Transfer) Acked() uint64 { return t.acked }
 
 // Answered reports whether the client has acknowledged anything.
-func (t *Transfer) Answered() bool { return t.answered }
+func (t *Transfer) Answered() bool { return t.acknowledged }
 
 // ACK takes an acknowledgement. It also reports whether the client made a step: it can have sent the ACK only if it has
 // got the last answer.
@@ -114,7 +114,7 @@ func (t *Transfer) ACK(n uint16, now time.Time) (a Action, step bool) {
 
 // advance goes on to the next window, which is always sent whole: clients acknowledge nothing less, except at the end.
 func (t *Transfer) advance(now time.Time) Action {
-	t.answered = true
+	t.acknowledged = true
 	if t.acked == t.last {
 		return Complete
 	}
@@ -159,7 +159,7 @@ func (t *Transfer) sample(now time.Time) {
 // Due is when Timeout is to be called.
 func (t *Transfer) Due() time.Time {
 	due, end := t.sentAt.Add(t.wait), t.begun.Add(firstPatience)
-	if !t.answered && (t.answers >= firstAnswers || due.After(end)) {
+	if !t.acknowledged && (t.answers >= firstAnswers || due.After(end)) {
 		return end
 	}
 	return due
@@ -169,11 +169,11 @@ func (t *Transfer) Due() time.Time {
 func (t *Transfer) Timeout(now time.Time) Action {
 	t.wait = min(2*t.wait, mostWait)
 	switch {
-	case !t.answered && now.Sub(t.begun) >= firstPatience:
+	case !t.acknowledged && now.Sub(t.begun) >= firstPatience:
 		return GiveUp
-	case !t.answered && t.answers < firstAnswers:
+	case !t.acknowledged && t.answers < firstAnswers:
 		return t.first(now)
-	case !t.answered:
+	case !t.acknowledged:
 		return Nothing
 	case t.sent == t.last && t.answers >= lastAnswers && (t.acked > 0 || t.last == 1):
 		return Complete
@@ -184,7 +184,7 @@ func (t *Transfer) Timeout(now time.Time) Action {
 // Repeated sends the first answer again, to a client that repeats its request. It reports false where the client had
 // the answer.
 func (t *Transfer) Repeated(now time.Time) (Action, bool) {
-	if t.answered {
+	if t.acknowledged {
 		return Nothing, false
 	}
 	return t.first(now), true
