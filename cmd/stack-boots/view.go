@@ -64,7 +64,7 @@ func newView(
 	if traces != nil { // those that wait are sent when nothing more is recorded
 		v.tell, k.ended = append(v.tell, traces.Changed), traces.Close
 	}
-	v.event = k.Event
+	v.event = k.Merger.Event
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{
 		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Event: v.event,
 	})

@@ -85,7 +85,7 @@ type Event struct {
 	Lease    uint32 // seconds, option 51
 	Resent   uint32 // TFTP blocks that were sent again
 	Port     uint16 // of Endpoint
-	Route    uint16 // port of the proxy that the machine asked
+	Route    uint16 // port of the proxy that the machine asked; the route's name is the text Place
 	Status   uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
 	Secs     uint16 // of a DHCP request's header
 	Block    uint16 // TFTP block size agreed

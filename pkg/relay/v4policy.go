@@ -382,12 +382,15 @@ func (w *worker) reply4(
 	return dhcp.Pad(m), o, None
 }
 
+// signed reports whether a token was sent with the request.
+func (o *origin) signed() bool { return o.added.Has(dhcp.SubVendor) }
+
 // vouch4 decides about a reply where there is a key: xid and chaddr can be guessed or overheard, so the token that was
 // sent has to come back. From a token a request that is not known here is learned, and remembered.
 func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
 	r := w.relay
 	o, found := r.pending.Peek(*k, now)
-	if found && !o.added.Has(dhcp.SubVendor) {
+	if found && !o.signed() {
 		return None
 	}
 	signed, ok := w.signer.read4(m, r.unix(now), r.config.maxAge())

@@ -243,19 +243,19 @@ func (r *Receiver) refuse(why string) {
 var errEvents = errors.New("it is of another release")
 
 // ServeHTTP takes a post.
-func (r *Receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, q.Body, bodyMost))
+func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, bodyMost))
 	var long *http.MaxBytesError
 	switch {
-	case q.URL.Path != path || errors.As(err, &long):
+	case request.URL.Path != path || errors.As(err, &long):
 		err = errEvents
 	case err == nil:
-		err = r.take(q.Context().Value(connKey{}).(net.Conn), body, time.Now())
+		err = r.take(request.Context().Value(connKey{}).(net.Conn), body, time.Now())
 	default:
 		return // the connection has ended
 	}
 	if err != nil {
-		r.refuse(fmt.Sprintf("from %s: %v", q.RemoteAddr, err))
+		r.refuse(fmt.Sprintf("from %s: %v", request.RemoteAddr, err))
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -278,6 +278,7 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 		}
 	}
 	source := r.source(conn, h)
+	// A post that was sent again has events that were taken before.
 	takenBefore, shift := r.sources.post(source, h, count, now)
 	for i := uint64(0); len(events) > 0; i++ {
 		events, _ = e.Decode(events)

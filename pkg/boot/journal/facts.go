@@ -369,13 +369,13 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 		a.since = e.At
 	}
 	switch {
-	case v == goes && call == "" && e.Took > 0:
+	case v == goesOn && call == "" && e.Took > 0:
 		a.polls.tell(e)
-	case v == goes && call == "":
+	case v == goesOn && call == "":
 		a.polls.connections++
 		a.streams++
 		a.finished = 0
-	case v == goes:
+	case v == goesOn:
 		a.calls = true
 	case call == "":
 		a.streams = max(0, a.streams-1)

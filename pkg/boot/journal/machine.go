@@ -73,7 +73,7 @@ type step struct {
 	step       Step
 	result     Result
 	told       Result // what StepEnded said
-	settled    Result // what its last message that told anything said
+	lastResult Result // what its last message that told anything said
 	begin, end int64
 	bytes      uint64
 	from       netip.AddrPort
@@ -84,9 +84,9 @@ type step struct {
 type course uint8
 
 const (
-	over    course = iota
-	going          // it goes on
-	waiting        // it goes on, and its endpoint has not answered yet
+	over     course = iota
+	underWay        // it goes on
+	waiting         // it goes on, and its endpoint has not answered yet
 )
 
 // message is one of DHCP, a transfer or a request, that views show as an answer.

@@ -25,10 +25,10 @@ type rule struct {
 	name      string
 	remedy    string // what to do, where that is not what causes.tsv says
 	support   support
-	needs     witness // those that tell nothing of it unless they are well: what was not heard may have been missed
-	past      Step    // the cause stays until this step goes well; "": until the one that the machine is at does
-	whenBegun bool    // that the step is begun is enough
-	mild      bool    // the machine is not stuck by it
+	needs     witnesses // those that tell nothing of it unless they are well: what was not heard may have been missed
+	past      Step      // the cause stays until this step goes well; "": until the one that the machine is at does
+	whenBegun bool      // that the step is begun is enough
+	mild      bool      // the machine is not stuck by it
 	when      test
 	certain   test // that what was heard proves it
 	unless    []objection

@@ -58,11 +58,11 @@ func (n named) with(mac [6]byte) named {
 // several tells whether the address named more than one machine.
 func (n named) several() bool { return n[1] != [6]byte{} }
 
-// witness is a set of the programs that tell of machines.
-type witness uint8
+// witnesses is a set of the programs that tell of machines.
+type witnesses uint8
 
 const (
-	relays witness = 1 << iota
+	relays witnesses = 1 << iota
 	proxies
 )
 
@@ -102,7 +102,7 @@ func (s *scene) hear(w Witness, now int64) {
 }
 
 // gap is why witnesses may have missed something since a time; empty if they were well.
-func (s *scene) gap(w witness, since int64) string {
+func (s *scene) gap(w witnesses, since int64) string {
 	for i, g := range s.gaps {
 		if w&(1<<i) != 0 && g.at != 0 && g.at >= since {
 			return g.why + " (" + clock(g.at) + ")"

@@ -14,7 +14,7 @@ type verdict uint8
 
 const (
 	neutral verdict = iota // nothing: a probe of a file's size, a redirect
-	goes
+	goesOn
 	good
 	bad
 )
@@ -64,22 +64,22 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		b.facts.agent.serve(e, v, last)
 	}
 	switch v {
-	case goes:
+	case goesOn:
 		st.result = Going
 		if s == Agent {
 			j.progress(m, b, s, e)
 		}
 	case good:
-		st.result, st.settled = OK, OK
+		st.result, st.lastResult = OK, OK
 		if st.step == s { // Another one where the boot has maxSteps already, and none of s.
 			j.progress(m, b, s, e)
 		}
 	case bad:
-		st.result, st.settled = Failed, Failed
+		st.result, st.lastResult = Failed, Failed
 		b.facts.fail(s, e)
 	case neutral:
-		if b.oldestOpen() == nil && st.settled != "" { // As it was before this message, which says nothing.
-			st.result = st.settled
+		if b.oldestOpen() == nil && st.lastResult != "" { // As it was before this message, which says nothing.
+			st.result = st.lastResult
 		}
 	}
 }
@@ -112,8 +112,8 @@ func (j *Journal) keep(b *bootRecord, i int, e *boot.Event, v verdict, began int
 		kind: kind, text: about, result: resultOf(e), ok: v != bad, begin: began, end: e.At,
 		bytes: e.Bytes, expected: e.Expected, from: addrPort(e),
 	}
-	if v == goes {
-		if a.course = going; e.Kind == boot.HTTP && e.Status == 0 {
+	if v == goesOn {
+		if a.course = underWay; e.Kind == boot.HTTP && e.Status == 0 {
 			a.course = waiting
 		}
 		if old := b.underWay(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {
@@ -186,7 +186,7 @@ func resultOf(e *boot.Event) string {
 func verdictOf(e *boot.Event, s Step) verdict {
 	switch e.Outcome {
 	case boot.Began:
-		return goes
+		return goesOn
 	case boot.Dropped, boot.Passed:
 		return neutral
 	}

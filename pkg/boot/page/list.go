@@ -89,7 +89,11 @@ func (s *Server) listOf(snap *snapshot, f Filter) listPage {
 	shown := g.part(found)
 	end := g.Offset + len(shown)
 	p.Parts = parts{From: min(g.Offset+1, end), To: end, All: len(found), None: len(snap.entries) == 0}
-	link := func(offset int) string { f.Offset = max(offset, 0); return "boots" + f.query() }
+	link := func(offset int) string {
+		to := f
+		to.Offset = max(offset, 0)
+		return "boots" + to.query()
+	}
 	if g.Offset > 0 {
 		p.Parts.Previous = link(g.Offset - g.Limit)
 	}
@@ -123,7 +127,7 @@ func causes(found []*entry, f Filter) []causeCount {
 	var sums []causeCount
 	for _, e := range found {
 		b := Newest(&e.view)
-		if b.Cause == nil || !down(b) {
+		if b.Cause == nil || !stuckOrFailed(b) {
 			continue
 		}
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })

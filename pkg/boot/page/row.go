@@ -52,7 +52,7 @@ func strip(b *journal.BootView) (bars template.HTML, label string) {
 			said = append(said, stepLabels[step]+" "+class)
 		}
 		switch {
-		case !down(b):
+		case !stuckOrFailed(b):
 		case step == b.At && (b.Next == "" || class == "failed"):
 			class = "failed"
 		case step == b.Next && class == "":
@@ -64,7 +64,7 @@ func strip(b *journal.BootView) (bars template.HTML, label string) {
 	return template.HTML(drawn.String()), strings.Join(said, ", ")
 }
 
-// down reports whether a boot is stuck, or failed.
-func down(b *journal.BootView) bool {
+// stuckOrFailed reports whether a boot is stuck, or failed.
+func stuckOrFailed(b *journal.BootView) bool {
 	return b.State == journal.Stuck || b.State == journal.StateFailed
 }

@@ -105,7 +105,8 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 		heard := s.options.Sources()
 		if first || shown != s.options.Journal.Version() || !slices.Equal(heard, sources) {
 			snap := s.look.snapshot()
-			shown, sources = snap.journal, heard // an older one is shown now, and another one after the next tick
+			// The snapshot may be older than Version: then the newer one comes after the next tick.
+			shown, sources = snap.journal, heard
 			show(snap)
 		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()

@@ -142,7 +142,7 @@ func drawBoot(b journal.BootView, now time.Time, current bool) bootPage {
 		}
 		l := lane{
 			StepView: step, Key: i, Span: scale.bar(step.Begin, last, "span "+string(step.Result)),
-			Open: step.Result == journal.Failed || down(&b) && i == len(b.Steps)-1,
+			Open: step.Result == journal.Failed || stuckOrFailed(&b) && i == len(b.Steps)-1,
 		}
 		for _, a := range step.Answers {
 			mark := scale.bar(a.Begin, a.End, "answer ok")
@@ -155,7 +155,7 @@ func drawBoot(b journal.BootView, now time.Time, current bool) bootPage {
 		p.Lanes = append(p.Lanes, l)
 		going = going || step.Result == journal.Going
 	}
-	if current && b.Next != "" && (down(&b) || b.State == journal.Booting && !going) {
+	if current && b.Next != "" && (stuckOrFailed(&b) || b.State == journal.Booting && !going) {
 		w := scale.bar(b.End, scale.end, "wait")
 		p.Wait = &w
 	}

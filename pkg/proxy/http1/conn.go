@@ -60,7 +60,7 @@ const (
 	asking  // sends the request
 	hearing // reads the head of the answer
 	passing // passes the answer on
-	states // how many there are
+	states  // how many there are
 
 	goesOn // no state, but what a step returns that need not wait
 )
@@ -74,7 +74,7 @@ const (
 	endpointReady
 	loaded
 	granted
-	turn // the loop has served its other sockets
+	turn   // the loop has served its other sockets
 	events // how many there are
 )
 

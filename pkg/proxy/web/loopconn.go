@@ -48,7 +48,7 @@ type streamed struct {
 	received         sock.Buffers
 	sent             int64 // since the buffers were sized
 	shaper           *shaper.Shaper
-	charged          bool // there was room for it
+	hasRoom          bool // it was charged
 	rationed         bool // the last ration was of the rate
 	waiter           shaper.Waiter
 }
@@ -70,9 +70,9 @@ func (c *loopConn) Received(n int) { c.connections.metrics.bytesIn(n) }
 // Sent implements http1.Owner.
 func (c *loopConn) Sent(n int) {
 	c.connections.metrics.bytesOut(int64(n))
-	if l := c.streamed; l != nil && n > 0 {
+	if st := c.streamed; st != nil && n > 0 {
 		c.lease.Touch()
-		if l.sent += int64(n); l.sent > longAnswer {
+		if st.sent += int64(n); st.sent > longAnswer {
 			c.lengthen()
 		}
 	}
@@ -95,7 +95,7 @@ func (c *loopConn) Closed() {
 func (c *loopConn) Streaming(upstream, client int, length int64) {
 	c.streamed = &streamed{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		waiter: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costStreamed) == admission.Admitted,
+		waiter: shaper.Waiter{Ready: c.engine.Granted}, hasRoom: c.lease.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -105,28 +105,28 @@ func (c *loopConn) Streaming(upstream, client int, length int64) {
 // Ration implements http1.Owner. The engine serves no route with a rate; but a rate may be set while an answer is under
 // way, and removed again.
 func (c *loopConn) Ration(n int) (some int, now bool) {
-	l := c.streamed
-	if !l.charged {
+	st := c.streamed
+	if !st.hasRoom {
 		n = min(n, unchargedPiece)
 	}
-	if l.rationed = l.shaper.On(); !l.rationed {
+	if st.rationed = st.shaper.On(); !st.rationed {
 		return n, true
 	}
-	some = int(l.shaper.Piece(int64(n)))
-	return some, l.shaper.Ask(&l.waiter, c.peer.Addr(), int64(some))
+	some = int(st.shaper.Piece(int64(n)))
+	return some, st.shaper.Ask(&st.waiter, c.peer.Addr(), int64(some))
 }
 
 // Streamed implements http1.Owner.
 func (c *loopConn) Streamed(kept bool, unsent int) {
-	l := c.streamed
-	if l.rationed && !l.shaper.Cancel(&l.waiter) {
-		l.shaper.Return(c.peer.Addr(), int64(unsent))
+	st := c.streamed
+	if st.rationed && !st.shaper.Cancel(&st.waiter) {
+		st.shaper.Return(c.peer.Addr(), int64(unsent))
 	}
-	l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Small)
-	if kept && l.received != sock.Small {
-		sock.SetReceiveBuffer(sock.FD(l.endpoint), sock.Small)
+	st.buffers.Resize(&c.lease, sock.FD(st.client), sock.Small)
+	if kept && st.received != sock.Small {
+		sock.SetReceiveBuffer(sock.FD(st.endpoint), sock.Small)
 	}
-	if l.charged {
+	if st.hasRoom {
 		c.lease.Shrink(costStreamed)
 	}
 	c.streamed = nil
@@ -135,15 +135,15 @@ func (c *loopConn) Streamed(kept bool, unsent int) {
 // lengthen gives a long answer larger buffers, where there is room for them, and takes them back where there is not any
 // more.
 func (c *loopConn) lengthen() {
-	l := c.streamed
-	l.sent = 0
-	if !l.charged {
+	st := c.streamed
+	st.sent = 0
+	if !st.hasRoom {
 		return
 	}
 	// No more than that: slow readers of a backend fill the sockets to both sides.
-	if size, changed := l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Medium); changed && size != l.received {
-		sock.SetReceiveBuffer(sock.FD(l.endpoint), size)
-		l.received = size
+	if size, changed := st.buffers.Resize(&c.lease, sock.FD(st.client), sock.Medium); changed && size != st.received {
+		sock.SetReceiveBuffer(sock.FD(st.endpoint), size)
+		st.received = size
 	}
 }
 

@@ -82,9 +82,6 @@ func (t *Transfer) Blocks() uint64 { return t.last }
 // Acked is how many blocks the client has acknowledged.
 func (t *Transfer) Acked() uint64 { return t.acked }
 
-// Answered reports whether the client has acknowledged anything.
-func (t *Transfer) Answered() bool { return t.acknowledged }
-
 // ACK takes an acknowledgement. It also reports whether the client made a step: it can have sent the ACK only if it has
 // got the last answer.
 func (t *Transfer) ACK(n uint16, now time.Time) (a Action, step bool) {
