@@ -58,7 +58,8 @@ func news(text string, said map[string]bool) string {
 	now := map[string]bool{}
 	for line := range strings.Lines(text) {
 		line = strings.Join(strings.Fields(line), " ")
-		if now[line] = true; !said[line] {
+		now[line] = true
+		if !said[line] {
 			fresh.WriteString(line + "\n")
 		}
 	}

@@ -126,7 +126,8 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.sendQueued(ctx)
 	}
-	if s.head.Over = true; s.away.IsZero() && s.held == 0 {
+	s.head.Over = true
+	if s.away.IsZero() && s.held == 0 {
 		_ = s.post(ctx)
 	}
 	return nil

@@ -28,7 +28,8 @@ func (p *place) move(m *machine, to *list.List[*machine]) {
 	if p.in != nil {
 		p.in.Remove(&p.Link)
 	}
-	if p.in = to; to != nil {
+	p.in = to
+	if to != nil {
 		to.Add(&p.Link, m)
 	}
 }
@@ -36,7 +37,8 @@ func (p *place) move(m *machine, to *list.List[*machine]) {
 // touched puts a machine that was heard in its lists' places and accounts for what it takes now.
 func (j *Journal) touched(m *machine) {
 	m.ranked.move(m, &j.byRank[m.rank])
-	if m.past.move(m, nil); len(m.boots) > 1 {
+	m.past.move(m, nil)
+	if len(m.boots) > 1 {
 		m.past.move(m, &j.withOldBoots)
 	}
 	j.account(m)

@@ -208,7 +208,8 @@ func (f *facts) request(e *boot.Event, r role, served func(netip.Addr) bool) {
 	if to := boot.Addr(e.Endpoint); to.IsValid() {
 		a.to = netip.AddrPortFrom(to, e.Port)
 	}
-	if a.relay = boot.Addr(e.Relay); e.Outcome == boot.Dropped {
+	a.relay = boot.Addr(e.Relay)
+	if e.Outcome == boot.Dropped {
 		if a.drop = text(e, boot.Reason, maxName); a.drop == boot.ReasonOtherHost {
 			f.strays++
 			f.stray = a.drop
@@ -389,11 +390,13 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 			return
 		}
 		a.short = 0
-		if a.finished = last; a.streams > 0 {
+		a.finished = last
+		if a.streams > 0 {
 			a.finished = 0
 		}
 	default:
-		if a.calls = true; v != good {
+		a.calls = true
+		if v != good {
 			return
 		}
 		if containsFold(call, "Report") || containsFold(call, "PublishEvent") {

@@ -289,7 +289,8 @@ func (j *Journal) endBoot(m *machine, b *bootRecord, at int64) {
 	b.ended = true
 	for i := range b.steps {
 		if s := &b.steps[i]; s.result == Going {
-			if s.result = Failed; b.state == Booted {
+			s.result = Failed
+			if b.state == Booted {
 				s.result = OK
 			}
 		}

@@ -152,10 +152,12 @@ func (s *scene) count(active map[*machine]struct{}) {
 		}
 		key := string(b.furthest) + b.cause.Name
 		c, known := s.crowds[key]
-		if c.machines++; !known {
+		c.machines++
+		if !known {
 			c.since, c.arch = b.cause.Since.UnixNano(), m.archName()
 		}
-		if c.since = min(c.since, b.cause.Since.UnixNano()); c.arch != m.archName() {
+		c.since = min(c.since, b.cause.Since.UnixNano())
+		if c.arch != m.archName() {
 			c.arch = ""
 		}
 		s.crowds[key] = c

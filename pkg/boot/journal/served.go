@@ -113,7 +113,8 @@ func (j *Journal) keep(b *bootRecord, i int, e *boot.Event, v verdict, began int
 		bytes: e.Bytes, expected: e.Expected, from: addrPort(e),
 	}
 	if v == goesOn {
-		if a.course = underWay; e.Kind == boot.HTTP && e.Status == 0 {
+		a.course = underWay
+		if e.Kind == boot.HTTP && e.Status == 0 {
 			a.course = waiting
 		}
 		if old := b.underWay(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {

@@ -58,7 +58,8 @@ func (p peers) text(a netip.AddrPort) string {
 	}
 	text, known := p[a]
 	if !known {
-		if text = peer(a); p != nil {
+		text = peer(a)
+		if p != nil {
 			p[a] = text
 		}
 	}

@@ -70,7 +70,8 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 			st.b.WriteByte(',')
 		}
 		_ = encoder.Encode(&e.view) // there is nothing in it that cannot be encoded
-		if st.relieve(); st.failed != nil {
+		st.relieve()
+		if st.failed != nil {
 			return
 		}
 	}

@@ -94,7 +94,8 @@ func (s *Server) pageOf(r *http.Request, m journal.MachineView, found bool) mach
 	p.Lines = slices.DeleteFunc(p.Lines, func(l journal.LineView) bool {
 		return l.At.Before(p.Boot.Begin) || chosen > 0 && !l.At.Before(m.Boots[chosen-1].Begin)
 	})
-	if p.Copy = textToCopy(&m, p.Boot.Cause); chosen == 0 && isLocal(r) && p.Boot.State == journal.StateFailed {
+	p.Copy = textToCopy(&m, p.Boot.Cause)
+	if chosen == 0 && isLocal(r) && p.Boot.State == journal.StateFailed {
 		p.Acknowledge = self + "/acknowledge"
 	}
 	return p

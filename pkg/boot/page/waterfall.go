@@ -98,7 +98,8 @@ func (s scale) ticks() []tick {
 		15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
 		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour,
 	} {
-		if every = each; length/each <= 6 {
+		every = each
+		if length/each <= 6 {
 			break
 		}
 	}

@@ -184,7 +184,8 @@ func (k *keeper) look(now time.Duration, r reading) {
 	}
 	a.mu.Lock()
 	a.full = free <= 0 || now < k.refuse
-	if a.room = a.memory; a.full {
+	a.room = a.memory
+	if a.full {
 		a.room = min(a.used, a.memory)
 	}
 	if free < 0 && now-k.shed >= settle {

@@ -102,8 +102,8 @@ type group[T any] struct {
 // clients ask than there are places, each would otherwise evict another one, and no transfer would complete.
 const longLives = 60 * time.Second
 
-// mayEvictLong tells whether one more long session that is alive may be evicted, and notes that it is.
-func (g *group[T]) mayEvictLong(now time.Time, bound int) bool {
+// takeLongEviction notes that a long session that is alive is evicted; false where none may be now.
+func (g *group[T]) takeLongEviction(now time.Time, bound int) bool {
 	if now.Sub(g.evicted) < longLives/time.Duration(max(bound, 1)) {
 		return false
 	}

@@ -232,7 +232,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 	if s == nil || !dead && !w.NoteRefused(d) {
 		return DropTableFull
 	}
-	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {
+	if !dead && s.rank == rankLong && !g.takeLongEviction(w.now, bound) {
 		return DropTableFull
 	}
 	w.close(s, EndEvicted)

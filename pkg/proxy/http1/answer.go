@@ -104,10 +104,12 @@ func (a *answer) read(head []byte, method string) error {
 	}
 	a.status = []byte(strconv.Itoa(a.code) + " " + http.StatusText(a.code))
 	a.close, a.chunked = response.Close, slices.Contains(response.TransferEncoding, "chunked")
-	if a.length = response.ContentLength; response.Body == http.NoBody {
+	a.length = response.ContentLength
+	if response.Body == http.NoBody {
 		a.length, a.chunked = 0, false
 	}
-	if a.expected = max(a.length, 0); a.code == http.StatusNotModified {
+	a.expected = max(a.length, 0)
+	if a.code == http.StatusNotModified {
 		a.expected, _ = strconv.ParseInt(response.Header.Get("Content-Length"), 10, 64)
 	}
 	a.setLines(response)

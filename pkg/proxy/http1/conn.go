@@ -169,8 +169,8 @@ func (c *Conn) Ready(e loop.Events) {
 	}
 }
 
-// closeIfReset closes a connection that waits for an endpoint and whose client has reset it. A client that has only ended its
-// side may read on: half of a TCP connection says nothing about the other one (RFC 9293, section 3.6).
+// closeIfReset closes a connection that waits for an endpoint and whose client has reset it. A client that has only
+// ended its side may read on: half of a TCP connection says nothing about the other one (RFC 9293, section 3.6).
 func (c *Conn) closeIfReset() (closed bool) {
 	switch c.state {
 	case connecting, unsent, asked, receiving, rationed:

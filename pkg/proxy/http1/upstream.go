@@ -94,7 +94,9 @@ func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 	i := slices.IndexFunc(u.pools, func(p *upstreamPool) bool { return p.engine == e })
 	if i < 0 {
 		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
-		if u.closed { // by a request that began before the reload. Nothing will be kept in it: it must not take the place of the pool that is in use
+		if u.closed {
+			// For a request that began before the reload. Nothing will be kept in it: it must not take the place of the pool
+			// that is in use.
 			p.idle.Close()
 			return p
 		}

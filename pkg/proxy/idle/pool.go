@@ -189,7 +189,8 @@ func (p *Pool[C]) Remove(c C) bool {
 	s.group = 0
 	p.all.Remove(&s.ofPool)
 	g := &p.groups[at]
-	if g.conns.Remove(&s.ofKey); g.conns.Len() > 0 {
+	g.conns.Remove(&s.ofKey)
+	if g.conns.Len() > 0 {
 		return true
 	}
 	before := p.bucket(s.hash)

@@ -94,7 +94,8 @@ func (s *side) Ready(e loop.Events) {
 		case err != nil:
 			x.failed(err)
 		case !waiting:
-			if x.connected(); x.state == passing && e.Readable() { // the endpoint may have sent first
+			x.connected()
+			if x.state == passing && e.Readable() { // the endpoint may have sent first
 				s.move(e.Last())
 			}
 		}
@@ -155,7 +156,8 @@ func (s *side) move(untilEmpty bool) {
 // resume goes on after an obstacle.
 func (s *side) resume() {
 	if s.session.state == passing && s.waits != nothing {
-		if s.waits = nothing; s.give() {
+		s.waits = nothing
+		if s.give() {
 			s.move(true)
 		}
 	}

@@ -149,7 +149,8 @@ func (h *handler) load(w *worker, s *session, b []byte, offset int64, got func(p
 			if t.ended {
 				return
 			}
-			if t.served.busy = false; err != nil {
+			t.served.busy = false
+			if err != nil {
 				h.unreadable(w, s, err)
 				return
 			}

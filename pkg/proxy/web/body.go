@@ -55,7 +55,8 @@ func (k *retryBody) Close() error {
 	if !k.given.Load() {
 		return nil
 	}
-	if k.closed.Store(true); k.upload != nil {
+	k.closed.Store(true)
+	if k.upload != nil {
 		return nil
 	}
 	return k.ReadCloser.Close()

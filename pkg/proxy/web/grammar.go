@@ -99,7 +99,8 @@ func normalizeTarget(r *http.Request) error {
 	}
 	r.RequestURI, r.URL.Scheme, r.URL.Host = strict, "", ""
 	path, query, _ := strings.Cut(strict, "?")
-	if r.URL.RawQuery = query; r.URL.Path == "" {
+	r.URL.RawQuery = query
+	if r.URL.Path == "" {
 		r.URL.Path = "/"
 	}
 	r.URL.RawPath = path // which means the same as Path

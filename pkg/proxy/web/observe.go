@@ -43,7 +43,8 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(o
 // serve has a handler answer a request.
 func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1), request: r, sink: o.sink}
-	if seen.outcome.Begin = time.Now(); o.sink != nil {
+	seen.outcome.Begin = time.Now()
+	if o.sink != nil {
 		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
 	}
 	var under *conn        // that the request came on alone

@@ -223,7 +223,8 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	c := connOf(x)
 	e.Method, e.Endpoint = x.Request.Method(), c.request.to
 	if e.Reason = reasonOf(r); e.Reason != "" {
-		if e.Outcome = record.Torn; r.Stalled {
+		e.Outcome = record.Torn
+		if r.Stalled {
 			e.Reason = boot.ReasonOurTimeout
 		}
 	} else if c.request.reason != "" {

@@ -193,7 +193,8 @@ func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
 			return Refuse, r.pop().place
 		}
 	}
-	if g.refill(now); g.tokens < 1 {
+	g.refill(now)
+	if g.tokens < 1 {
 		return Wait, 0
 	}
 	g.tokens--

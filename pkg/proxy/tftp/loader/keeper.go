@@ -234,7 +234,8 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case now := <-warming.C:
 			k.warm(now)
-			if warming.Reset(warmEvery); now.After(until) {
+			warming.Reset(warmEvery)
+			if now.After(until) {
 				warming.Stop()
 			}
 		case name := <-k.wanted:
@@ -287,14 +288,16 @@ func (k *Keeper) settle(e *entry, found *Loader, what finding) {
 		}
 		return
 	}
-	if e.failed++; e.loader == nil {
+	e.failed++
+	if e.loader == nil {
 		e.answer = what.answer()
 		return
 	}
 	if what == silent || e.failed < strikes {
 		return
 	}
-	if e.answer = what.answer(); what == missing {
+	e.answer = what.answer()
+	if what == missing {
 		k.forget(e)
 	}
 }
