@@ -48,10 +48,16 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 func (c *conn) CloseWrite() error { return c.socket.CloseWrite() }
 
 // SetDeadline implements net.Conn.
-func (c *conn) SetDeadline(t time.Time) error { return c.socket.SetDeadline(t) }
+func (c *conn) SetDeadline(t time.Time) error {
+	c.disarm(t)
+	return c.socket.SetDeadline(t)
+}
 
 // SetWriteDeadline implements net.Conn.
-func (c *conn) SetWriteDeadline(t time.Time) error { return c.socket.SetWriteDeadline(t) }
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.disarm(t)
+	return c.socket.SetWriteDeadline(t)
+}
 
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {

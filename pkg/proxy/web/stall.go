@@ -26,6 +26,8 @@ type stalling struct {
 	moved  time.Time     // when the client was last known to take something
 	taken  uint64        // bytes that the client had acknowledged then
 	gaveUp atomic.Bool   // the client took nothing for stall
+
+	disarmed atomic.Bool // somebody else has removed the write deadline
 }
 
 // Write writes all of b, if the client gets on.
@@ -81,11 +83,20 @@ func (s *stalling) arm() error {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(s.armed) < min(deadlineStep, s.stall/8) {
+	if now.Sub(s.armed) < min(deadlineStep, s.stall/8) && !s.disarmed.Load() {
 		return nil
 	}
+	s.disarmed.Store(false)
 	s.armed, s.moved = now, now
 	return s.await(now, s.stall/stallLooks)
+}
+
+// disarm notes a write deadline that was set from outside. net/http's server removes it behind a TLS handshake: the next
+// write has to set one, however soon it comes, or a client that takes nothing of it would never be given up.
+func (s *stalling) disarm(deadline time.Time) {
+	if deadline.IsZero() {
+		s.disarmed.Store(true)
+	}
 }
 
 func (s *stalling) await(now time.Time, wait time.Duration) error {
