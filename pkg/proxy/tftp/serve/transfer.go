@@ -40,7 +40,7 @@ type Transfer struct {
 	last  uint64 // the number of the last, short block
 	acked uint64 // the highest block that was acknowledged
 	sent  uint64 // the highest one that was sent
-	// Resent is how many blocks were sent again.
+	// Resent is how many blocks were sent again, and options (OACK) as one.
 	Resent uint32
 
 	begun        time.Time
@@ -63,6 +63,9 @@ func (t *Transfer) Start(o Options, size int64, now time.Time) Action {
 
 // first sends the first answer.
 func (t *Transfer) first(now time.Time) Action {
+	if t.answers > 0 {
+		t.Resent += uint32(max(t.sent, 1))
+	}
 	t.sentAt = now
 	t.answers++
 	if t.OACK != nil {

@@ -263,3 +263,22 @@ func TestRollover(t *testing.T) {
 		}
 	}
 }
+
+// A client that acknowledges nothing is told by them from a server that sent nothing.
+func TestFirstAnswersSentAgainAreCounted(t *testing.T) {
+	for name, test := range map[string]struct {
+		oack []byte
+		want uint32
+	}{"options": {[]byte{0, 6}, 2}, "a window of four blocks": {nil, 8}} {
+		t.Run(name, func(t *testing.T) {
+			var x Transfer
+			x.Start(Options{BlockSize: 512, Window: 4, OACK: test.oack}, 5120, time.Unix(1, 0))
+			for range 2 {
+				x.Timeout(x.Due())
+			}
+			if x.Resent != test.want {
+				t.Errorf("%d sent again, want %d", x.Resent, test.want)
+			}
+		})
+	}
+}
