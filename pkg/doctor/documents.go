@@ -27,6 +27,8 @@ func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 		return c.judgeStatus(a, name, find)
 	case errors.Is(a.Err, web.ErrForeign), errors.Is(a.Err, web.ErrScheme):
 		c.find("not-followed", "%s was not asked for: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrShort):
+		find("short-name", "%s: %v", name, a.Err)
 	case errors.Is(a.Err, web.ErrName):
 		find("name-not-resolved", "%s: %v", name, a.Err)
 	case errors.Is(a.Err, web.ErrLoop), errors.Is(a.Err, web.ErrTooFar):

@@ -33,11 +33,17 @@ type chain struct {
 	next netip.Addr // the server of the loader
 	hop  frame.MAC  // the station that carries packets to it
 	path pathMTU
-	mute []string // servers that do not answer; guarded by run's mu
+	mute map[string]mute // servers that are not there, by host and port; guarded by run's mu
 
 	router frame.MAC // the zero address: none that is there is offered
 	// reroute has a host be reached by way of the router, whatever the mask says; nil: there is no router.
 	reroute func(host netip.Addr)
+}
+
+// mute is why a server is not asked again.
+type mute struct {
+	why      string
+	required bool // what was asked for had to be there, so that an error was found
 }
 
 // pathMTU is what is known of the size of packets.
@@ -49,7 +55,7 @@ type pathMTU struct {
 
 // follow asks what the OFFER leads to.
 func (r *run) follow(ctx context.Context, way *order) {
-	c := &chain{run: r, order: way}
+	c := &chain{run: r, order: way, mute: map[string]mute{}}
 	switch {
 	case way.boot != nil && way.boot.Next.IsValid():
 		c.next = way.boot.Next

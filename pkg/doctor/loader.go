@@ -303,8 +303,8 @@ type document struct {
 // document asks for a document, and says what is wrong; nil: it could not be had.
 func (c *chain) document(ctx context.Context, d document) *web.Answer {
 	began := time.Now()
-	if c.isMute(d.u.Host) {
-		c.step(began, "HTTP, "+d.what, d.u.Redacted(), "not asked: nothing is answered there")
+	if why := c.isMute(d); why != "" {
+		c.step(began, "HTTP, "+d.what, d.u.Redacted(), "not asked: "+why)
 		return nil
 	}
 	client := c.client()
@@ -319,15 +319,19 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 			c.judgeMask(d, host, &a)
 		}
 	}
-	if errors.Is(a.Err, web.ErrSilent) {
-		c.setMute(d.u.Host)
-	}
+	c.setMute(d, &a)
 	if a.Status == 416 { // it is empty, or ranges are not what the server makes of them
 		a = client.Whole(ctx, d.u, d.most)
 	}
 	said := fmt.Sprintf("%d, %d bytes", a.Status, a.Size)
+	if read := int64(len(a.Body)); a.Size > read && read > 0 {
+		said = fmt.Sprintf("%d, the first %d bytes of %d", a.Status, read, a.Size)
+	}
 	if a.Err != nil {
 		said = a.Err.Error()
+	}
+	if a.Hops > 0 {
+		said = fmt.Sprintf("redirected to %s: %s", a.URL.Redacted(), said)
 	}
 	c.step(began, "HTTP, "+d.what, d.u.Redacted(), said)
 	c.judgeTLS(d, &a)
@@ -375,20 +379,37 @@ func mayHavePassed(err error) bool {
 	}, func(sure error) bool { return errors.Is(err, sure) })
 }
 
-// isMute tells whether a server has not answered: there is no use in waiting for it again.
-func (c *chain) isMute(host string) bool {
+// isMute is why a document's server is not asked again: it was not there, which has been said as it matters for this
+// document; empty: it is asked.
+func (c *chain) isMute(d document) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Contains(c.mute, host)
+	m := c.mute[d.u.Host]
+	if d.required && !m.required {
+		return ""
+	}
+	return m.why
 }
 
-func (c *chain) setMute(host string) {
+// setMute keeps in mind that a server is not there, where an answer says so.
+func (c *chain) setMute(d document, a *web.Answer) {
+	why := ""
+	switch {
+	case errors.Is(a.Err, web.ErrSilent):
+		why = "nothing is answered there"
+	case errors.Is(a.Err, web.ErrName):
+		why = "the name is not known"
+	case errors.Is(a.Err, web.ErrRefused):
+		why = "nothing listens there"
+	default:
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mute = append(c.mute, host)
+	c.mute[a.URL.Host] = mute{why, d.required}
 }
 
 func (c *chain) client() *web.Client {
-	dns := slices.Clone(c.order.addr.DNS)
-	return &web.Client{Way: c.way, DNS: dns, CA: c.CA, Patience: patience}
+	o := c.order.addr
+	return &web.Client{Way: c.way, DNS: slices.Clone(o.DNS), Search: o.Search, CA: c.CA, Patience: patience}
 }

@@ -112,7 +112,7 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 	}
 	r.seen = append(r.seen, u.String())
 	r.Progress("reading the script " + u.Redacted())
-	text, ok := r.text(ctx, u, required, line)
+	text, u, ok := r.text(ctx, u, required, line)
 	if !ok {
 		return
 	}
@@ -136,29 +136,31 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 	}
 }
 
-// text is a script's text.
-func (r *reading) text(ctx context.Context, u *url.URL, required bool, line int) (string, bool) {
+// text is a script's text, and the URL behind redirects: iPXE resolves what the script names against that one.
+func (r *reading) text(
+	ctx context.Context, u *url.URL, required bool, line int,
+) (text string, from *url.URL, ok bool) {
 	if u.Scheme == "tftp" {
 		server, err := netip.ParseAddr(u.Hostname())
 		if err != nil {
 			r.find("not-followed", "the script %s was not read: its server is a name", u.Redacted())
-			return "", false
+			return "", nil, false
 		}
 		p := r.byTFTP(ctx, server, strings.TrimPrefix(u.Path, "/"))
 		if p == nil {
-			return "", false
+			return "", nil, false
 		}
-		return string(p.content), true
+		return string(p.content), u, true
 	}
 	a := r.document(ctx, document{u: u, what: "script", most: mostScript, required: required, line: line})
 	if a == nil {
-		return "", false
+		return "", nil, false
 	}
 	if len(a.Body) >= mostScript {
 		r.find("not-a-script", "%s is longer than %d KiB", u.Redacted(), mostScript>>10)
-		return "", false
+		return "", nil, false
 	}
-	return string(a.Body), true
+	return string(a.Body), a.URL, true
 }
 
 // command asks for what a command loads.

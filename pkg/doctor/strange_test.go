@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/miekg/dns"
 
 	"github.com/tinkerbell/stack/pkg/doctor/link"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
@@ -194,6 +196,32 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
+// named has the server know some names, and iPXE told a script; the domain is option 15.
+func named(domain, text string, known ...string) func(*testing.T, *site) {
+	return func(t *testing.T, s *site) {
+		scripted(text)(t, s)
+		s.dhcp = offers(option(6, 10, 30, 0, 2), option(15, []byte(domain)...))
+		s.server.Do(t, func() error {
+			conn, err := net.ListenPacket("udp4", "10.30.0.2:53")
+			if err != nil {
+				return err
+			}
+			server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+				answer := new(dns.Msg).SetReply(r)
+				answer.Rcode = dns.RcodeNameError
+				if name := r.Question[0].Name; slices.Contains(known, name) {
+					header := dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET}
+					answer.Rcode, answer.Answer = dns.RcodeSuccess, []dns.RR{&dns.A{Hdr: header, A: net.IPv4(10, 30, 0, 2)}}
+				}
+				_ = w.WriteMsg(answer)
+			})}
+			go func() { _ = server.ActivateAndServe() }()
+			t.Cleanup(func() { _ = server.Shutdown() })
+			return nil
+		})
+	}
+}
+
 // Servers of files as they are found.
 func TestServersOfStrangers(t *testing.T) {
 	t.Parallel() // it waits
@@ -305,6 +333,20 @@ func TestServersOfStrangers(t *testing.T) {
 			s.dhcp = offers(option(6, 10, 30, 0, 53))
 			scripted("kernel http://boot.lab/vmlinuz\n")(t, s)
 		}, nil, "name-not-resolved", "does not answer"},
+		"a short name in the offered domain": {named("prov.lab", "kernel http://mirror/vmlinuz\ninitrd http://mirror/initrd\n",
+			"mirror.prov.lab."), nil, "", "http://mirror/initrd"},
+		"a short name in another domain": {named("rack.lab", "kernel http://mirror/vmlinuz\ninitrd http://mirror/initrd\n",
+			"mirror.prov.lab."), nil, "short-name", "asked for as mirror.rack.lab and mirror"},
+		"a script behind a redirect, with relative URLs": {func(t *testing.T, s *site) {
+			served("/auto.ipxe", func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "/there/auto.ipxe", http.StatusFound)
+			})(t, s)
+			for path, text := range map[string]string{
+				"/there/auto.ipxe": "#!ipxe\nkernel linux\ninitrd img\n", "/there/linux": string(efi(0x8664)), "/there/img": "070701",
+			} {
+				served(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })(t, s)
+			}
+		}, nil, "", "redirected to http://10.30.0.2/there/auto.ipxe"},
 		"a server with an address on another link": {func(t *testing.T, s *site) {
 			s.server.Addr(t, "lo", "10.40.0.2/32")
 			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)))

@@ -34,7 +34,8 @@ type Offer struct {
 	MTU     int    // option 26; 0: not said
 	Log     []netip.Addr
 	DNS     []netip.Addr
-	Refusal string // why a DHCPv6 server offers no address, in its own words; empty: it does not say
+	Search  []string // domains that complete short names: option 119, else option 15
+	Refusal string   // why a DHCPv6 server offers no address, in its own words; empty: it does not say
 }
 
 // read takes over what a message says.
@@ -50,6 +51,7 @@ func (o *Offer) read(m *dhcpv4.DHCPv4) {
 	}
 	o.Routers, o.Log, o.DNS = addrsOf(m.Router()), addrsOf(dhcpv4.GetIPs(dhcpv4.OptionLogServer, m.Options)),
 		addrsOf(m.DNS())
+	o.Search = domains(m)
 	o.File, _, _ = strings.Cut(m.BootFileName, "\x00")
 	if name := m.Options.Get(dhcpv4.OptionBootfileName); len(name) > 0 {
 		o.File = string(bytes.TrimRight(name, "\x00\xff"))
@@ -65,6 +67,17 @@ func (o *Offer) read(m *dhcpv4.DHCPv4) {
 	if u := o.URL(); u != nil {
 		o.Next, _ = netip.ParseAddr(u.Hostname())
 	}
+}
+
+// domains are those that iPXE completes short names by: the search list, and without one the domain name.
+func domains(m *dhcpv4.DHCPv4) []string {
+	if list := m.DomainSearch(); list != nil && len(list.Labels) > 0 {
+		return list.Labels
+	}
+	if name := strings.Trim(m.DomainName(), ".\x00"); name != "" {
+		return []string{name}
+	}
+	return nil
 }
 
 // unpack reads the options that a server puts into the fields of file and server name (RFC 2132 section 9.3; RFC 3396

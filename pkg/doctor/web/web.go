@@ -32,6 +32,8 @@ type Client struct {
 	Way Way
 	// DNS are the name servers that were offered.
 	DNS []netip.Addr
+	// Search are the domains that were offered to complete short names.
+	Search []string
 	// CA verifies certificates; nil: they are looked at, and nobody is trusted.
 	CA *x509.CertPool
 	// Patience is how long a connection may be silent.
@@ -66,6 +68,7 @@ func (a *Answer) String() string {
 var (
 	ErrScheme   = errors.New("firmware does not follow it")
 	ErrName     = errors.New("failed to look up the name")
+	ErrShort    = fmt.Errorf("%w that is short:", ErrName)
 	ErrForeign  = errors.New("it is an address of a host itself")
 	ErrLoop     = errors.New("redirects go in a circle")
 	ErrTooFar   = errors.New("there are too many redirects")
@@ -227,11 +230,37 @@ func (c *Client) resolve(ctx context.Context, u *url.URL) (netip.AddrPort, error
 	return netip.AddrPortFrom(addr, uint16(port)), nil
 }
 
-// lookUp asks the name servers that were offered, and no others.
+// lookUp finds the address of a name as iPXE does: one without a dot in each domain that was offered, then as it is.
 func (c *Client) lookUp(ctx context.Context, name string) (netip.Addr, error) {
 	if len(c.DNS) == 0 {
 		return netip.Addr{}, fmt.Errorf("%w %s: no name server is offered", ErrName, name)
 	}
+	const most = 6 // of domains, which a server may name without end
+	var full []string
+	if !strings.Contains(name, ".") {
+		for _, domain := range c.Search[:min(most, len(c.Search))] {
+			full = append(full, name+"."+strings.Trim(domain, "."))
+		}
+	}
+	full = append(full, name)
+	var why error
+	for _, n := range full {
+		var addr netip.Addr
+		if addr, why = c.ask(ctx, n); why == nil {
+			return addr, nil
+		}
+	}
+	switch {
+	case strings.Contains(name, "."):
+		return netip.Addr{}, fmt.Errorf("%w %s: %w", ErrName, name, why)
+	case len(c.Search) == 0:
+		return netip.Addr{}, fmt.Errorf("%w %s, for which DHCP offers no domain: %w", ErrShort, name, why)
+	}
+	return netip.Addr{}, fmt.Errorf("%w %s, asked for as %s: %w", ErrShort, name, strings.Join(full, " and "), why)
+}
+
+// ask asks the name servers that were offered, and no others.
+func (c *Client) ask(ctx context.Context, name string) (netip.Addr, error) {
 	const port, most = 53, 2
 	var why error
 	for _, server := range c.DNS[:min(most, len(c.DNS))] {
@@ -265,7 +294,7 @@ func (c *Client) lookUp(ctx context.Context, name string) (netip.Addr, error) {
 		}
 		why = fmt.Errorf("the name server %s knows no address (%s)", server, dns.RcodeToString[answer.Rcode])
 	}
-	return netip.Addr{}, fmt.Errorf("%w %s: %w", ErrName, name, why)
+	return netip.Addr{}, why
 }
 
 func isTimeout(err error) bool {
