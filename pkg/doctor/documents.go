@@ -11,16 +11,18 @@ import (
 	"github.com/tinkerbell/stack/pkg/doctor/web"
 )
 
+// note finds what is wrong with a document, by its name where the boot depends on it.
+func (c *chain) note(d document, name, format string, args ...any) {
+	if !d.required {
+		name = "optional-missing"
+	}
+	c.find(name, format, args...)
+}
+
 // judgeHTTP says what is wrong with an answer. It reports whether there is a document to go on with.
 func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
-	name := fmt.Sprintf("the %s %s", d.what, a.URL.Redacted())
-	if d.line > 0 {
-		name = fmt.Sprintf("line %d of the script: %s", d.line, name)
-	}
-	find := c.find
-	if !d.required {
-		find = func(_, format string, args ...any) { c.find("optional-missing", format, args...) }
-	}
+	name := d.named(a.URL)
+	find := func(name, format string, args ...any) { c.note(d, name, format, args...) }
 	port := a.URL.Host
 	switch {
 	case a.Err == nil:
@@ -147,14 +149,11 @@ func (c *chain) whole(ctx context.Context, d document, a *web.Answer) {
 	}
 	c.step(began, "HTTP, end of the "+d.what, a.URL.Redacted(), fmt.Sprintf("%d, %d bytes", tail.Status, len(tail.Body)))
 	if errors.Is(tail.Err, web.ErrSilent) {
-		c.find("waits-for-backend", "line %d of the script: %s sends the begin of the %s %s and does not answer for its "+
-			"end", d.line, a.URL.Host, d.what, a.URL.Redacted())
+		c.note(d, "waits-for-backend", "%s: %s sends its begin and does not answer for its end", d, a.URL.Host)
 		return
 	}
 	if tail.Err != nil || tail.Status != http.StatusPartialContent ||
 		int64(len(tail.Body)) != min(last, a.Size) {
-		c.find("file-torn", "line %d of the script: the %s %s is said to have %d bytes, and its end is not there", d.line,
-			d.what,
-			a.URL.Redacted(), a.Size)
+		c.note(d, "file-torn", "%s is said to have %d bytes, and its end is not there", d, a.Size)
 	}
 }

@@ -298,6 +298,24 @@ type document struct {
 	most     int64 // of its bytes that are of interest
 	required bool
 	line     int // of the script that names it; 0: none does
+	script   *url.URL
+	label    string // that nothing on the default way through the script leads to
+}
+
+// String is the document with the line that names it.
+func (d document) String() string { return d.named(d.u) }
+
+// named is the same with the URL that answered.
+func (d document) named(u *url.URL) string {
+	switch name := fmt.Sprintf("the %s %s", d.what, u.Redacted()); {
+	case d.line == 0:
+		return name
+	case d.label != "":
+		return fmt.Sprintf("line %d of the script %s (behind the label %s, to which nothing on the default way leads): %s",
+			d.line, d.script.Redacted(), d.label, name)
+	default:
+		return fmt.Sprintf("line %d of the script %s: %s", d.line, d.script.Redacted(), name)
+	}
 }
 
 // document asks for a document, and says what is wrong; nil: it could not be had.
@@ -358,14 +376,15 @@ func (c *chain) judgeMask(d document, host netip.Addr, a *web.Answer) {
 	if !d.required {
 		name = "optional-missing"
 	}
-	text := fmt.Sprintf("the %s %s: by the offered mask /%d the machine asks for %s on its own link, and nobody there "+
-		"answers", d.what, d.u.Redacted(), c.order.addr.Addr.Bits(), host)
-	if d.line > 0 {
-		text = fmt.Sprintf("line %d of the script: %s", d.line, text)
-	}
+	text := fmt.Sprintf("%s: by the offered mask /%d the machine asks for %s on its own link, and nobody there "+
+		"answers", d, c.order.addr.Addr.Bits(), host)
 	if a.Err == nil || errors.Is(a.Err, web.ErrRefused) {
 		c.find("mask-too-wide", "%s; by way of the router %s it answers: the mask (option 1) is too wide", text,
 			c.gateway())
+		return
+	}
+	if c.reroute == nil {
+		c.find(name, "%s: the host is missing, or its address is wrong", text)
 		return
 	}
 	c.find(name, "%s: the mask (option 1) is too wide, or the host is missing", text)
@@ -393,7 +412,7 @@ func (c *chain) isMute(d document) string {
 
 // setMute keeps in mind that a server is not there, where an answer says so.
 func (c *chain) setMute(d document, a *web.Answer) {
-	why := ""
+	var why string
 	switch {
 	case errors.Is(a.Err, web.ErrSilent):
 		why = "nothing is answered there"

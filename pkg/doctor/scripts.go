@@ -58,7 +58,7 @@ func (c *chain) scripts(ctx context.Context) {
 	}
 	r := &reading{chain: c}
 	r.agent.host, _ = netip.ParseAddr(u.Hostname())
-	r.script(ctx, u, true, 0)
+	r.script(ctx, document{u: u, required: true})
 	if len(r.unknown) > 0 {
 		c.find("url-unknown", "the script has URLs that only the machine itself can complete, which were not followed: %s",
 			strings.Join(r.unknown[:min(len(r.unknown), mostScripts)], " "))
@@ -102,7 +102,8 @@ func (r *reading) script0() netip.Addr {
 }
 
 // script reads one script and what it names.
-func (r *reading) script(ctx context.Context, u *url.URL, required bool, line int) {
+func (r *reading) script(ctx context.Context, d document) {
+	u := d.u
 	if slices.Contains(r.seen, u.String()) {
 		r.find("chains-itself", "the script %s leads back to itself", u.Redacted())
 		return
@@ -112,7 +113,7 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 	}
 	r.seen = append(r.seen, u.String())
 	r.Progress("reading the script " + u.Redacted())
-	text, u, ok := r.text(ctx, u, required, line)
+	text, u, ok := r.text(ctx, d)
 	if !ok {
 		return
 	}
@@ -123,7 +124,7 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 			"script", u.Redacted())
 	}
 	switch {
-	case errors.Is(err, ipxe.ErrNoScript) && line > 0:
+	case errors.Is(err, ipxe.ErrNoScript) && d.line > 0:
 		r.loads = true // chain may load a program as well
 		return
 	case err != nil:
@@ -132,14 +133,17 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 	}
 	r.ends = append(r.ends, script.Ends...)
 	for _, command := range script.Commands {
-		r.command(ctx, command)
+		label := cmp.Or(command.Label, d.label)
+		r.command(ctx, command, document{
+			u: command.URL, most: begin, required: !command.Optional && label == "",
+			line: command.Line, script: u, label: label,
+		})
 	}
 }
 
 // text is a script's text, and the URL behind redirects: iPXE resolves what the script names against that one.
-func (r *reading) text(
-	ctx context.Context, u *url.URL, required bool, line int,
-) (text string, from *url.URL, ok bool) {
+func (r *reading) text(ctx context.Context, d document) (text string, from *url.URL, ok bool) {
+	u := d.u
 	if u.Scheme == "tftp" {
 		server, err := netip.ParseAddr(u.Hostname())
 		if err != nil {
@@ -152,7 +156,8 @@ func (r *reading) text(
 		}
 		return string(p.content), u, true
 	}
-	a := r.document(ctx, document{u: u, what: "script", most: mostScript, required: required, line: line})
+	d.what, d.most = "script", mostScript
+	a := r.document(ctx, d)
 	if a == nil {
 		return "", nil, false
 	}
@@ -164,8 +169,8 @@ func (r *reading) text(
 }
 
 // command asks for what a command loads.
-func (r *reading) command(ctx context.Context, c ipxe.Command) {
-	if c.Verb == "kernel" || c.Verb == "chain" || c.Verb == "imgexec" || c.Verb == "boot" {
+func (r *reading) command(ctx context.Context, c ipxe.Command, d document) {
+	if d.label == "" && slices.Contains([]string{"kernel", "chain", "imgexec", "boot"}, c.Verb) {
 		r.arguments(c.Args)
 	}
 	if c.URL == nil {
@@ -186,7 +191,7 @@ func (r *reading) command(ctx context.Context, c ipxe.Command) {
 		}
 		return
 	case c.Verb == "chain":
-		r.script(ctx, c.URL, !c.Optional, c.Line)
+		r.script(ctx, d)
 		return
 	}
 	r.loads = r.loads || c.Verb == "kernel" || c.Verb == "sanboot" || c.Verb == "boot" || c.Verb == "shim"
@@ -194,21 +199,21 @@ func (r *reading) command(ctx context.Context, c ipxe.Command) {
 	if what == "imgfetch" || what == "module" || what == "imgload" {
 		what = "file"
 	}
-	d := document{u: c.URL, what: what, most: begin, required: !c.Optional, line: c.Line}
+	d.what = what
 	r.Progress(fmt.Sprintf("asking for the %s %s", what, c.URL.Redacted()))
 	a := r.document(ctx, d)
 	if a == nil {
 		return
 	}
 	if isPage(a) {
-		r.find("page-for-file", "line %d of the script: the %s %s is a page of HTML (%d bytes, %s): it begins with %q. "+
-			"Most likely the file is not there, and the server answers with a page in its place", c.Line, what,
-			c.URL.Redacted(), a.Size, cmp.Or(a.Type, "no content type"), a.Body[:min(len(a.Body), excerpt)])
+		r.note(d, "page-for-file", "%s is a page of HTML (%d bytes, %s): it begins with %q. "+
+			"Most likely the file is not there, and the server answers with a page in its place", d, a.Size,
+			cmp.Or(a.Type, "no content type"), a.Body[:min(len(a.Body), excerpt)])
 		return
 	}
 	r.whole(ctx, d, a)
 	if a.Status == 200 && a.Size == 0 {
-		r.find("file-torn", "line %d of the script: the %s %s is empty", c.Line, what, c.URL.Redacted())
+		r.note(d, "file-torn", "%s is empty", d)
 	}
 	if c.Verb == "kernel" {
 		r.kernel(d, a)
@@ -226,8 +231,7 @@ func isPage(a *web.Answer) bool {
 // kernel judges a kernel by its begin.
 func (r *reading) kernel(d document, a *web.Answer) {
 	if why := r.Arch.RunsKernel(a.Body); why != "" {
-		r.find("wrong-architecture", "line %d of the script: the kernel %s does not run on %s: %s", d.line, d.u.Redacted(),
-			r.Arch.Name, why)
+		r.note(d, "wrong-architecture", "%s does not run on %s: %s", d, r.Arch.Name, why)
 	}
 }
 

@@ -333,6 +333,9 @@ func TestServersOfStrangers(t *testing.T) {
 			s.dhcp = offers(option(6, 10, 30, 0, 53))
 			scripted("kernel http://boot.lab/vmlinuz\n")(t, s)
 		}, nil, "name-not-resolved", "does not answer"},
+		"labels that nothing leads to": {scripted("goto deb\n:test\nkernel http://10.30.0.2/gone\n:old\n" +
+			"kernel http://10.30.0.9/k\ninitrd http://10.30.0.9/i\n:deb\nkernel vmlinuz\ninitrd initrd\nboot\n"),
+			nil, "", "http://10.30.0.2/auto.ipxe (behind the label test"},
 		"a short name in the offered domain": {named("prov.lab", "kernel http://mirror/vmlinuz\ninitrd http://mirror/initrd\n",
 			"mirror.prov.lab."), nil, "", "http://mirror/initrd"},
 		"a short name in another domain": {named("rack.lab", "kernel http://mirror/vmlinuz\ninitrd http://mirror/initrd\n",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,8 @@ type Command struct {
 	Args string
 	// Optional tells that the script goes on without it.
 	Optional bool
+	// Label is that before the command, where nothing on the default way through the script leads to it; else empty.
+	Label string
 }
 
 // Script is what a script does.
@@ -53,8 +56,8 @@ func Parse(text string, from *url.URL, known map[string]string) (Script, error) 
 	if first = strings.TrimSpace(first); !strings.HasPrefix(first, "#!ipxe") && !strings.HasPrefix(first, "#!gpxe") {
 		return Script{}, fmt.Errorf("%w: it begins with %q", ErrNoScript, first[:min(len(first), 40)])
 	}
-	p := parser{from: from, vars: map[string]string{}, known: known}
 	lines := strings.Split(text, "\n")
+	p := parser{from: from, vars: map[string]string{}, known: known, aside: aside(lines)}
 	for i := 0; i < len(lines) && i < mostLines; i++ {
 		number, line := i+1, strings.TrimRight(lines[i], "\r")
 		for strings.HasSuffix(line, "\\") && i+1 < len(lines) {
@@ -67,13 +70,25 @@ func Parse(text string, from *url.URL, known map[string]string) (Script, error) 
 		}
 		p.line(number, line, lines)
 	}
+	p.keep()
 	return p.script, nil
+}
+
+// keep takes the labels away again where the default way loads nothing: what is beside it is all that there is.
+func (p *parser) keep() {
+	if slices.ContainsFunc(p.script.Commands, func(c Command) bool { return c.Label == "" }) {
+		return
+	}
+	for i := range p.script.Commands {
+		p.script.Commands[i].Label = ""
+	}
 }
 
 type parser struct {
 	from   *url.URL
 	vars   map[string]string
 	known  map[string]string
+	aside  map[int]string // see [Command.Label]
 	script Script
 }
 
@@ -128,7 +143,9 @@ func (p *parser) line(number int, line string, lines []string) {
 		return
 	}
 	args, _ = p.expand(args, 0)
-	c := Command{Line: number, Verb: verb, Args: args, Optional: hasFallback && !fails(fallback, lines)}
+	c := Command{
+		Line: number, Label: p.aside[number], Verb: verb, Args: args, Optional: hasFallback && !fails(fallback, lines),
+	}
 	expanded, open := p.expand(target, 0)
 	if u, err := p.from.Parse(expanded); open || err != nil || u.Host == "" {
 		c.Open = target

@@ -26,6 +26,9 @@ func parse(t *testing.T, text string) (loads, ends []string) {
 		if c.Optional {
 			how = "optional"
 		}
+		if c.Label != "" {
+			how += " behind " + c.Label
+		}
 		loads = append(loads, strings.TrimSpace(c.Verb+" "+target+" "+how+" "+c.Args))
 	}
 	return loads, s.Ends
@@ -62,6 +65,16 @@ exit
 		"of what only the machine knows": {"#!ipxe\nchain menu?sn=${serial}\n", []string{"chain menu?sn=${serial} open"}, nil},
 		"with a way on":                  {"#!ipxe\nimgfetch a ||\nchain b || echo none\nkernel k || goto fail\n:fail\nshell\n", []string{"imgfetch http://10.30.0.2/boot/a optional", "chain http://10.30.0.2/boot/b optional", "kernel http://10.30.0.2/boot/k required"}, []string{"shell"}},
 		"another attempt elsewhere":      {"#!ipxe\nkernel k || goto next\n:next\nkernel l\n", []string{"kernel http://10.30.0.2/boot/k optional", "kernel http://10.30.0.2/boot/l required"}, nil},
+		"labels that nobody goes to": {"#!ipxe\nchain h || goto all\n:all\niseq ${platform} efi && set menu efi ||\ngoto deb\n" +
+			":test\nkernel t\nboot\n:deb\nkernel k\nboot || goto fail\n:fail\ngoto all\n",
+			[]string{"chain http://10.30.0.2/boot/h optional", "kernel http://10.30.0.2/boot/t required behind test", "kernel http://10.30.0.2/boot/k required"}, nil},
+		"a menu with a default": {"#!ipxe\nmenu X\nitem --gap -- Y\nitem --key a a A\nitem b B\nchoose --timeout 5 --default b t && goto ${t} || exit\n" +
+			":a\nkernel a\nboot\n:b\nkernel b\nboot\n",
+			[]string{"kernel http://10.30.0.2/boot/a required behind a", "kernel http://10.30.0.2/boot/b required"}, []string{"choose"}},
+		"a menu whose first item is taken": {"#!ipxe\nmenu X\nitem a A\nitem b B\nchoose t && goto ${t}\n:a\nkernel a\nboot\nexit\n:b\nkernel b\n",
+			[]string{"kernel http://10.30.0.2/boot/a required", "kernel http://10.30.0.2/boot/b required behind b"}, []string{"choose", "exit"}},
+		"a menu that is open":            {"#!ipxe\ngoto ${t}\n:a\nkernel a\n:b\nkernel b\n", []string{"kernel http://10.30.0.2/boot/a required", "kernel http://10.30.0.2/boot/b required"}, nil},
+		"a menu whose default is a disk": {"#!ipxe\ngoto disk\n:a\nkernel a\n:disk\nexit\n", []string{"kernel http://10.30.0.2/boot/a required"}, []string{"exit"}},
 		"a menu":                         {"#!ipxe\nmenu X\nitem a A\nchoose t && goto ${t}\n:a\nexit\n", nil, []string{"choose", "exit"}},
 		"the disk":                       {"#!ipxe\nsanboot --no-describe --drive 0x80 || exit 1\n", nil, []string{"sanboot"}},
 	} {

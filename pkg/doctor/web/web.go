@@ -68,7 +68,7 @@ func (a *Answer) String() string {
 var (
 	ErrScheme   = errors.New("firmware does not follow it")
 	ErrName     = errors.New("failed to look up the name")
-	ErrShort    = fmt.Errorf("%w that is short:", ErrName)
+	ErrShort    = fmt.Errorf("%w without a domain", ErrName)
 	ErrForeign  = errors.New("it is an address of a host itself")
 	ErrLoop     = errors.New("redirects go in a circle")
 	ErrTooFar   = errors.New("there are too many redirects")
