@@ -115,7 +115,7 @@ func TestABootIsToldElsewhere(t *testing.T) {
 	say(time.Second/5, machine, "")
 	reply.DHCP = 5
 	say(time.Second/4, reply, "ipxe.efi")
-	say(time.Second, boot.Event{Kind: boot.TFTP, Outcome: boot.Done, Client: given, Endpoint: server, Port: 69, Route: 69, Bytes: 1000, Expected: 1000}, "ipxe.efi")
+	say(time.Second, boot.Event{Kind: boot.TFTP, Outcome: boot.Done, Client: given, Endpoint: server, Port: 69, AskedPort: 69, Bytes: 1000, Expected: 1000}, "ipxe.efi")
 	metric := func(name string) (labels string) {
 		families, err := registry.Gather()
 		if err != nil {

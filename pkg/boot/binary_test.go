@@ -20,7 +20,7 @@ func full() Event {
 		HasArch: true, Arch: 7, Secs: 300, Lease: math.MaxUint32,
 		Client: addr("192.0.2.7"), Given: addr("2001:db8::7"), Requested: addr("192.0.2.8"), Server: addr("192.0.2.1"),
 		Next: addr("192.0.2.2"), Relay: addr("192.0.2.3"), Endpoint: addr("198.51.100.4"), Port: 7171,
-		Route: 80, Status: 404, Bytes: math.MaxUint64, Expected: 1 << 40, Resent: 3, Block: 1468, Window: 4,
+		AskedPort: 80, Status: 404, Bytes: math.MaxUint64, Expected: 1 << 40, Resent: 3, Block: 1468, Window: 4,
 		Offset: 1 << 33, Priority: 191,
 	}
 	for f := range fields {
@@ -64,7 +64,7 @@ func TestVersionChangesWithTheFields(t *testing.T) {
 func TestBinaryKeepsEverything(t *testing.T) {
 	largest := Event{At: -1, Took: math.MinInt64, Kind: 1, UUID: [16]byte{1}, MAC: [6]byte{1}, HasArch: true, Arch: 0xffff}
 	largest.XID, largest.Secs, largest.Lease, largest.Resent = 1<<32-1, 1<<16-1, 1<<32-1, 1<<32-1
-	largest.Port, largest.Route, largest.Status, largest.Block, largest.Window = 65535, 65535, 65535, 65535, 65535
+	largest.Port, largest.AskedPort, largest.Status, largest.Block, largest.Window = 65535, 65535, 65535, 65535, 65535
 	largest.Bytes, largest.Expected, largest.Offset, largest.Priority = 1<<64-1, 1<<64-1, 1<<64-1, 255
 	for _, a := range []*[16]byte{
 		&largest.Client, &largest.Given, &largest.Requested, &largest.Server, &largest.Next, &largest.Relay, &largest.Endpoint,
@@ -105,7 +105,7 @@ func TestBinaryKeepsEverything(t *testing.T) {
 // request is an event such as most are.
 func request() Event {
 	e := Event{At: time.Now().UnixNano(), Took: time.Second, Kind: HTTP, Outcome: Done, Status: 200, Bytes: 9 << 20,
-		Expected: 9 << 20, Client: addr("192.0.2.7"), Endpoint: addr("198.51.100.4"), Port: 7171, Route: 80}
+		Expected: 9 << 20, Client: addr("192.0.2.7"), Endpoint: addr("198.51.100.4"), Port: 7171, AskedPort: 80}
 	SetText(&e, File, 128, "/vmlinuz")
 	return e
 }

@@ -79,19 +79,19 @@ type Event struct {
 	Relay     [16]byte // giaddr that the message came with: a router before this relay
 	Endpoint  [16]byte // backend that answered, or server that was asked
 
-	Bytes    uint64 // that went to the machine
-	Expected uint64 // that were announced by tsize or Content-Length; 0 unknown
-	Offset   uint64 // where the range that was asked for begins
-	Lease    uint32 // seconds, option 51
-	Resent   uint32 // TFTP blocks that were sent again
-	Port     uint16 // of Endpoint
-	Route    uint16 // port of the proxy that the machine asked; the route's name is the text Place
-	Status   uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
-	Secs     uint16 // of a DHCP request's header
-	Block    uint16 // TFTP block size agreed
-	Window   uint16 // TFTP window size agreed
-	HasArch  bool
-	Priority uint8 // syslog: facility*8 + severity
+	Bytes     uint64 // that went to the machine
+	Expected  uint64 // that were announced by tsize or Content-Length; 0 unknown
+	Offset    uint64 // where the range that was asked for begins
+	Lease     uint32 // seconds, option 51
+	Resent    uint32 // TFTP blocks that were sent again
+	Port      uint16 // of Endpoint
+	AskedPort uint16 // port of the proxy; the route's name is the text Place
+	Status    uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
+	Secs      uint16 // of a DHCP request's header
+	Block     uint16 // TFTP block size agreed
+	Window    uint16 // TFTP window size agreed
+	HasArch   bool
+	Priority  uint8 // syslog: facility*8 + severity
 
 	ends [fields]uint16
 	text [TextRoom]byte

@@ -65,7 +65,7 @@ func (b *Boots) Record(x Exchange) {
 		events.Put(e)
 	}()
 	e.Kind, e.Outcome, e.At, e.Took = kinds[x.Kind], outcomes[x.Outcome], at, x.Took
-	e.Client, e.Route = boot.Bytes(x.Client), x.Port
+	e.Client, e.AskedPort = boot.Bytes(x.Client), x.Port
 	e.Endpoint, e.Port = boot.Bytes(x.Endpoint.Addr()), x.Endpoint.Port()
 	e.Bytes, e.Expected, e.Offset = x.Bytes, x.Expected, x.Offset
 	e.Resent, e.Block, e.Window = x.Resent, x.BlockSize, x.Window

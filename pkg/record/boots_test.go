@@ -38,7 +38,7 @@ func TestBootsEvents(t *testing.T) {
 	}
 	event := boot.Event{
 		At: begin.Add(time.Second).UnixNano(), Took: time.Second, Client: boot.Bytes(client),
-		Endpoint: boot.Bytes(endpoint.Addr()), Port: 69, Route: 8080, Status: 165, Bytes: 2, Expected: 3, Offset: 4,
+		Endpoint: boot.Bytes(endpoint.Addr()), Port: 69, AskedPort: 8080, Status: 165, Bytes: 2, Expected: 3, Offset: 4,
 		Resent: 5, Block: 6, Window: 7,
 	}
 	texts := func(name, agent, message, method, place, reason int) string {

@@ -171,7 +171,7 @@ func (e *Event) addresses(b *boot.Event) map[*[16]byte]*netip.Addr {
 func Of(b *boot.Event, begin time.Time) Line {
 	e := &Event{
 		Kind: kinds[b.Kind], Outcome: outcomes[b.Outcome], Took: b.Took.Seconds(), V6: b.V6, Secs: b.Secs, Lease: b.Lease,
-		Route: b.Route, Status: b.Status, Bytes: b.Bytes, Expected: b.Expected, Offset: b.Offset, Resent: b.Resent,
+		Route: b.AskedPort, Status: b.Status, Bytes: b.Bytes, Expected: b.Expected, Offset: b.Offset, Resent: b.Resent,
 		Block: b.Block, Window: b.Window, Priority: b.Priority,
 	}
 	if b.Kind == boot.DHCPRequest || b.Kind == boot.DHCPReply {
@@ -205,7 +205,7 @@ func Of(b *boot.Event, begin time.Time) Line {
 func (l *Line) BootEvent(begin time.Time) (boot.Event, error) {
 	e := l.Event
 	b := boot.Event{
-		At: l.Time(begin).UnixNano(), Took: seconds(e.Took), V6: e.V6, Secs: e.Secs, Lease: e.Lease, Route: e.Route,
+		At: l.Time(begin).UnixNano(), Took: seconds(e.Took), V6: e.V6, Secs: e.Secs, Lease: e.Lease, AskedPort: e.Route,
 		Status: e.Status, Bytes: e.Bytes, Expected: e.Expected, Offset: e.Offset, Resent: e.Resent, Block: e.Block,
 		Window: e.Window, Priority: e.Priority,
 	}

@@ -61,8 +61,9 @@ const carried = "The boots before this one ended so, and this one is not past th
 // done tells whether the agent got through its work as far as that can be seen: it had some, and hung up.
 func (a *agent) done() bool { return a.finished != 0 && a.streams == 0 && (a.worked || a.reported) }
 
-// step finds the step of the present attempt, or begins it, and returns its index.
-func (b *bootRecord) step(s Step, at int64) int {
+// enter finds the step of the present attempt, or begins it, and returns its index. A step that begins may overcome a
+// cause.
+func (b *bootRecord) enter(s Step, at int64) int {
 	i := b.index(s, b.attempt, len(b.steps))
 	if last := len(b.steps) - 1; i < 0 && last+1 >= maxSteps { // So many attempts: they are the last one's.
 		b.attempt = min(b.attempt, last)
@@ -114,7 +115,7 @@ func (j *Journal) add(b *bootRecord, i int, a message) {
 		break
 	}
 	b.messages = append(b.messages, a)
-	if n := len(b.messages) + len(b.steps) - j.options.Limits.Answers; n > 0 {
+	if n := len(b.messages) + len(b.steps) - j.options.Limits.Messages; n > 0 {
 		b.messages = slices.Delete(b.messages, 0, min(n, len(b.messages)))
 	}
 }

@@ -182,7 +182,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // Random events, among them many that fit together, break nothing and no bound.
 func TestRandomEvents(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	j := New(Options{Limits: Limits{Machines: 20, Boots: 3, Answers: 30, Lines: 5, Bytes: 60_000}, Changed: func(Change) {}})
+	j := New(Options{Limits: Limits{Machines: 20, Boots: 3, Messages: 30, Lines: 5, Bytes: 60_000}, Changed: func(Change) {}})
 	n := 200_000
 	if testing.Short() {
 		n = 20_000
@@ -213,7 +213,7 @@ func random(r *rand.Rand) *boot.Event {
 		Kind: boot.Kind(1 + r.IntN(6)), Outcome: boot.Outcome(r.IntN(7)), DHCP: uint8(r.IntN(12)), V6: r.IntN(4) == 0,
 		Took: time.Duration(r.Int64N(int64(time.Minute))), HasArch: r.IntN(2) == 0, Arch: uint16(r.IntN(45)),
 		Status: []uint16{0, 0, 0, 200, 200, 206, 404, 403, 500, 502, 1, 2, 3, 7}[r.IntN(14)], Resent: uint32(r.IntN(3)),
-		Bytes: uint64(r.IntN(3)) * 1000, Expected: uint64(r.IntN(3)) * 1000, Route: []uint16{69, 7171, 42113, 50061}[r.IntN(4)],
+		Bytes: uint64(r.IntN(3)) * 1000, Expected: uint64(r.IntN(3)) * 1000, AskedPort: []uint16{69, 7171, 42113, 50061}[r.IntN(4)],
 		Lease: uint32(r.IntN(100)),
 	}
 	address := func() [16]byte {

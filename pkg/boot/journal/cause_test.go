@@ -218,7 +218,7 @@ func causes() []case_ {
 		{name: "nothing after the loader", shots: one.toLoader(0), until: 50, want: "loader-did-not-start", says: []string{"nothing was heard since"}},
 		{name: "UEFI does not trust the certificate of HTTPS boot", shots: film(one.lease(0, pxe, "https://192.0.2.2:7173/ipxe.efi"),
 			one.agent(2, 0, boot.Refused, with(boot.Place, "files"), with(boot.Reason, boot.ReasonHandshake),
-				with(boot.Message, "remote error: tls: unknown certificate authority"), func(e *draft) { e.Route = 7173 })), until: 8,
+				with(boot.Message, "remote error: tls: unknown certificate authority"), func(e *draft) { e.AskedPort = 7173 })), until: 8,
 			want: "tls-refused", says: []string{"7173", "unknown certificate authority"}, step: Loader},
 		{name: "UEFI tries its next boot entry", shots: film(one.toLoader(0), one.discover(4, pxe)), until: 5, want: "loader-did-not-start",
 			says: []string{"Secure Boot", `"ipxe.efi"`}, step: DHCP},

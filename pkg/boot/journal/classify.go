@@ -25,7 +25,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		return Syslog
 	}
 	file := bytes.ToLower(e.Text(boot.File))
-	if bytes.Contains(file, []byte("workflowservice")) || e.Kind == boot.Stream && e.Route == portAgent {
+	if bytes.Contains(file, []byte("workflowservice")) || e.Kind == boot.Stream && e.AskedPort == portAgent {
 		return Agent
 	}
 	if e.Kind == boot.Stream {
@@ -51,7 +51,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		file = file[:i]
 	}
 	name := strings.ReplaceAll(string(file), "\\", "/") // as Windows' boot manager asks
-	if e.Kind == boot.HTTP && isMetadata(name, e.Route) {
+	if e.Kind == boot.HTTP && isMetadata(name, e.AskedPort) {
 		return Metadata
 	}
 	at := Step("")

@@ -22,7 +22,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		case r == decline && b != nil && !b.state.over():
 			b.facts.decline(e)
 			b.sign(e.At)
-			if i := b.step(b.facts.stage, e.At); e.Outcome != boot.Dropped {
+			if i := b.enter(b.facts.stage, e.At); e.Outcome != boot.Dropped {
 				b.steps[i].result = Failed
 				j.add(b, i, message{kind: e.TypeName(), text: requestText(e), result: "declined", begin: e.At, end: e.At})
 			}
@@ -34,7 +34,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		return
 	}
 	b, s := j.bootOf(m, e, r)
-	i := b.step(s, e.At)
+	i := b.enter(s, e.At)
 	b.sign(e.At)
 	j.add(b, i, message{
 		kind: e.TypeName(), text: requestText(e), result: resultOf(e), ok: e.Outcome != boot.Dropped,
@@ -218,7 +218,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		return // The answer to a system that renews its lease.
 	}
 	s := b.facts.stage
-	i := b.step(s, at)
+	i := b.enter(s, at)
 	b.sign(at)
 	from := addrPort(e)
 	j.add(b, i, message{

@@ -340,7 +340,7 @@ func (f *facts) progress(s Step, e *boot.Event) {
 // fail keeps what went wrong.
 func (f *facts) fail(s Step, e *boot.Event) {
 	g := failure{
-		step: s, at: e.At, took: e.Took, kind: e.Kind, outcome: e.Outcome, status: e.Status, route: e.Route,
+		step: s, at: e.At, took: e.Took, kind: e.Kind, outcome: e.Outcome, status: e.Status, route: e.AskedPort,
 		file: text(e, boot.File, maxFile), message: text(e, boot.Message, maxText), reason: text(e, boot.Reason, maxName),
 		place: text(e, boot.Place, maxName), from: addrPort(e), bytes: e.Bytes, expected: e.Expected, resent: e.Resent,
 		block: e.Block, count: 1,

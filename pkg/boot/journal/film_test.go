@@ -138,14 +138,14 @@ func outcome(o boot.Outcome) option { return func(e *draft) { e.Outcome = o } }
 // tftp is a transfer that ended at a time.
 func (a actor) tftp(at, took float64, file string, options ...option) shot {
 	return a.proxied(at, took, boot.TFTP, smee, 69, append([]option{func(e *draft) {
-		e.Route, e.Block, e.Bytes, e.Expected = 69, 1468, 97000, 97000
+		e.AskedPort, e.Block, e.Bytes, e.Expected = 69, 1468, 97000, 97000
 	}, with(boot.File, file)}, options...)...)
 }
 
 // get is an HTTP request that ended at a time, of iPXE unless options say otherwise.
 func (a actor) get(at, took float64, server string, port uint16, file string, options ...option) shot {
 	s := a.proxied(at, took, boot.HTTP, server, port, append([]option{func(e *draft) {
-		e.Route, e.Status, e.Bytes, e.Expected = port, 200, 1000, 1000
+		e.AskedPort, e.Status, e.Bytes, e.Expected = port, 200, 1000, 1000
 	}, with(boot.File, file), with(boot.Agent, "iPXE/1.21.1+")}, options...)...)
 	return s
 }
@@ -164,7 +164,7 @@ func (a actor) initramfs(at float64, options ...option) shot {
 
 func (a actor) agent(at, took float64, o boot.Outcome, options ...option) shot {
 	return a.proxied(at, took, boot.Stream, smee, 42113, append([]option{func(e *draft) {
-		e.Route, e.Outcome = 42113, o
+		e.AskedPort, e.Outcome = 42113, o
 	}, with(boot.Place, "tink")}, options...)...)
 }
 
@@ -174,7 +174,7 @@ func (a actor) metadata(at float64, options ...option) shot {
 
 func (a actor) log(at float64, tag, line string) shot {
 	return a.proxied(at, 0, boot.Syslog, smee, 514, with(boot.Agent, tag), with(boot.Message, line), func(e *draft) {
-		e.Route, e.Outcome, e.Priority = 514, boot.Passed, 6
+		e.AskedPort, e.Outcome, e.Priority = 514, boot.Passed, 6
 	})
 }
 

@@ -41,7 +41,7 @@ func FuzzRecord(f *testing.F) {
 	_, _ = source.Read(b)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		limits := Limits{Machines: 5, Boots: 2, Answers: 20, Lines: 3, Bytes: 20_000}
+		limits := Limits{Machines: 5, Boots: 2, Messages: 20, Lines: 3, Bytes: 20_000}
 		j := New(Options{Limits: limits, Changed: func(c Change) {
 			if c.Kind == 0 || c.Machine.ID == "" || c.Boot.ID == "" {
 				t.Fatalf("not a change: %+v", c)

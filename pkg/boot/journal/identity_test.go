@@ -180,7 +180,7 @@ func check(t testing.TB, j *Journal) {
 			t.Fatalf("machine %s has %d boots, %d lines", id, len(m.boots), len(m.lines))
 		}
 		for _, b := range m.boots {
-			if len(b.steps) > maxSteps || len(b.messages)+len(b.steps) > max(l.Answers, maxSteps) {
+			if len(b.steps) > maxSteps || len(b.messages)+len(b.steps) > max(l.Messages, maxSteps) {
 				t.Fatalf("a boot of %s has %d steps and %d answers", id, len(b.steps), len(b.messages))
 			}
 			for _, a := range b.messages {

@@ -24,7 +24,7 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 	if system := b.facts.line(&l); !system || b.furthest != "" && b.furthest.order() < Kernel.order() {
 		return // iPXE logs, too, until it starts the kernel.
 	}
-	i := b.step(Syslog, e.At)
+	i := b.enter(Syslog, e.At)
 	b.steps[i].result = OK
 	b.steps[i].text = l.tag
 	b.moved = max(b.moved, e.At)

@@ -31,7 +31,7 @@ type Options struct {
 type Limits struct {
 	Machines int // 10,000 by default
 	Boots    int // of each machine: 5
-	Answers  int // of each boot, steps included: 200
+	Messages int // of each boot, steps included: 200
 	Lines    int // of syslog, of each machine: 50
 	Bytes    int // of all together: 64 MiB
 }
@@ -86,7 +86,7 @@ type Count struct {
 // withDefaults fills what is zero.
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Machines: cmp.Or(l.Machines, 10_000), Boots: cmp.Or(l.Boots, 5), Answers: cmp.Or(l.Answers, 200),
+		Machines: cmp.Or(l.Machines, 10_000), Boots: cmp.Or(l.Boots, 5), Messages: cmp.Or(l.Messages, 200),
 		Lines: cmp.Or(l.Lines, 50), Bytes: cmp.Or(l.Bytes, 64<<20),
 	}
 }

@@ -39,7 +39,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	v := verdictOf(e, s)
 	switch i := b.index(s, 0, b.attempt); {
 	case b != m.newest(): // It says nothing of the boot that goes on.
-		j.keep(b, b.step(s, began), e, v, began)
+		j.keep(b, b.enter(s, began), e, v, began)
 		return
 	case began < b.attemptAt && i >= 0: // Nor of the attempt that goes on.
 		j.keep(b, i, e, v, began)
@@ -47,7 +47,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	case began < b.attemptAt: // The attempt in which it began is not kept.
 		return
 	}
-	i := b.step(s, began)
+	i := b.enter(s, began)
 	if s.order() >= Loader.order() && s.order() <= Initramfs.order() || s == Agent {
 		b.facts.local = false
 	}

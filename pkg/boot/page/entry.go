@@ -60,12 +60,12 @@ func before(a, b *entry) int {
 
 // snapshot is all machines at a time. It never changes.
 type snapshot struct {
-	version uint64 // another one where anything is another
-	journal uint64 // the journal's version
-	taken   time.Time
-	cost    time.Duration // of making it
-	entries []*entry      // in the order of lists
-	ids     map[string]*entry
+	version        uint64 // another one where anything is another
+	journalVersion uint64 // the journal's version
+	taken          time.Time
+	cost           time.Duration // of making it
+	entries        []*entry      // in the order of lists
+	ids            map[string]*entry
 }
 
 // newSnapshot makes a snapshot of machines, and takes the entries of those that have not changed from an older one,

@@ -40,9 +40,9 @@ func (l *look) snapshot() *snapshot {
 	if older != nil && begin.Sub(older.taken) < max(gather/2, min(restFactor*older.cost, maxRest)) {
 		return older
 	}
-	version := l.journal.Version() // before the machines: a change meanwhile is one that the snapshot may not have
+	journalVersion := l.journal.Version() // before the machines: a change meanwhile is one that the snapshot may not have
 	s := newSnapshot(l.journal.Machines(), older)
-	s.taken, s.cost, s.journal = begin, time.Since(begin), version
+	s.taken, s.cost, s.journalVersion = begin, time.Since(begin), journalVersion
 	l.mu.Lock()
 	if older == nil || !slices.Equal(s.entries, older.entries) {
 		l.version++

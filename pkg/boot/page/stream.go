@@ -106,7 +106,7 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 		if first || shown != s.options.Journal.Version() || !slices.Equal(heard, sources) {
 			snap := s.look.snapshot()
 			// The snapshot may be older than Version: then the newer one comes after the next tick.
-			shown, sources = snap.journal, heard
+			shown, sources = snap.journalVersion, heard
 			show(snap)
 		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()

@@ -55,7 +55,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	default:
 		if why := f.account.Admit(&s.lease, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
 			s.refuse(refusalOf(why))
-			s.close(true)
+			s.reset()
 			return
 		}
 		s.begin()

@@ -93,7 +93,7 @@ func (s *session) refuseHeader(err error) {
 		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
 	}
 	s.refuse(refusedHeader)
-	s.close(true)
+	s.reset()
 }
 
 // beginFor goes on with a client that is known: it counts the session for it, unless the client has as many as it may.
@@ -115,7 +115,7 @@ func (s *session) beginFor(source netip.AddrPort) {
 		}
 		return
 	}
-	s.close(true)
+	s.reset()
 }
 
 // connect begins to connect to the next endpoint.
@@ -165,7 +165,7 @@ func (s *session) refuseEndpoint(err error) {
 		s.front.log.Warn("no endpoint took the connection", "client", s.source, "error", err)
 	}
 	s.refuse(refusedBackend)
-	s.close(true)
+	s.reset()
 }
 
 // connected sends the PROXY header to the endpoint and begins to pass bytes on.
@@ -280,22 +280,27 @@ func (s *session) count(d direction, n int) {
 func (s *session) abort(why string) {
 	if s.state != closed {
 		s.cut = why
-		s.close(true)
+		s.reset()
 	}
 }
 
 // Evict implements admission.Holder. Any goroutine may call it.
 func (s *session) Evict() { s.do(func() { s.abort(boot.ReasonEvicted) }) }
 
-// close ends the session, by a reset of both connections if they are torn.
-func (s *session) close(torn bool) {
+// close ends the session in order.
+func (s *session) close() { s.end(false) }
+
+// reset ends the session by a reset of both connections.
+func (s *session) reset() { s.end(true) }
+
+func (s *session) end(byReset bool) {
 	if s.state == closed {
 		return
 	}
 	s.state = closed
 	s.header.Stop()
-	s.client.close(torn)
-	s.server.close(torn)
+	s.client.close(byReset)
+	s.server.close(byReset)
 	s.in.forget(s)
 	if s.tls.stop() { // without TLS, too: no goroutine uses the sockets
 		s.giveBack()

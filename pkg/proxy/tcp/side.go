@@ -264,7 +264,7 @@ func (s *side) end() {
 	s.ended = true
 	s.unpipe()
 	if back.ended {
-		s.session.close(false)
+		s.session.close()
 		return
 	}
 	// ENOTCONN: the other connection was reset, and may still have bytes to be read.
@@ -274,10 +274,10 @@ func (s *side) end() {
 }
 
 // tear ends the session after an error of the socket.
-func (s *side) tear(err error) { s.session.close(s.session.noteError(err)) }
+func (s *side) tear(err error) { s.session.end(s.session.noteError(err)) }
 
-// close closes the socket, by a reset if the session is torn.
-func (s *side) close(torn bool) {
+// close closes the socket, in order or by a reset.
+func (s *side) close(byReset bool) {
 	if s.waits == share {
 		s.takeBack()
 	}
@@ -285,12 +285,12 @@ func (s *side) close(torn bool) {
 	s.unpipe()
 	s.session.in.loop.Forget(s.handle)
 	s.handle = loop.Handle{}
-	if torn && s.fd >= 0 {
+	if byReset && s.fd >= 0 {
 		sock.ResetOnClose(s.fd)
 	}
 	switch {
 	case s.socket != nil:
-		if torn { // else its buffers stay until the goroutines notice
+		if byReset { // else its buffers stay until the goroutines notice
 			sock.Disconnect(s.socket)
 		}
 		_ = s.socket.Close()

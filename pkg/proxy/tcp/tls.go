@@ -155,7 +155,7 @@ func (s *session) handshake() {
 func (s *session) refuseTLS(err error) {
 	s.front.log.Debug("TLS handshake failed", "client", s.source, "error", err)
 	s.refuse(refusedTLS)
-	s.close(false)
+	s.close()
 }
 
 // passSecure is pass for a session with TLS. It begins TLS with the endpoint first, if the settings ask for that, and
@@ -183,7 +183,7 @@ func (s *session) passSecure() {
 				back.Go(func() { s.copy(s.tls.client, inner, &s.server) })
 				s.copy(inner, s.tls.client, &s.client)
 				back.Wait()
-				return func() { s.close(false) }
+				return s.close
 			})
 		}
 	})
@@ -220,7 +220,7 @@ func (s *session) copy(dst, src stream, from *side) {
 		err = passEnd(dst, src)
 	}
 	if s.noteError(err) {
-		s.do(func() { s.close(true) })
+		s.do(s.reset)
 	}
 }
 
