@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	typeddiscovery "k8s.io/client-go/kubernetes/typed/discovery/v1"
@@ -83,6 +84,9 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	config.UserAgent = "stack-lb"
 	// kube-proxy forwards to an address once the status has it: those of a hundred Services within seconds.
 	config.QPS, config.Burst = 50, 100
+	// Costs the API server less than JSON, where a hundred leases move at once.
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	c := cluster{namespace: cmp.Or(s.Namespace, s.WatchNamespace)}
 	if c.namespace == "" {
 		text, err := os.ReadFile(namespaceFile)
