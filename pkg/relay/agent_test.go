@@ -126,12 +126,12 @@ func TestSubOptions(t *testing.T) {
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
-	got = config.agentOfRouters()
+	got = config.agentOfAgents()
 	want = "\x06\x05rack7" + "\x0a\x01\x80" + "\x0c\x03\x00\x02\x01"
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
 		t.Errorf("routers (-want +got):\n%s", diff)
 	}
-	got = config.agentOfStrangers()
+	got = config.agentOfUnknown()
 	want = "\x01\x01c\x02\x01r" + "\x06\x05rack7" + "\x0a\x01\x00" + "\x0b\x04\xc0\x00\x02\x02" + "\x0c\x03\x00\x02\x01"
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
 		t.Errorf("strangers (-want +got):\n%s", diff)

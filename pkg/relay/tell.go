@@ -67,7 +67,7 @@ func (q *queue) tellWaiting(note *waiting, b []byte, to *server.Targets, now int
 	q.tellRequest(a, to, now, drop)
 }
 
-// tellReply tells of a message from a server. The place is where the machine is.
+// tellReply tells of a message from a server. It tells the listener's name, too: that of the machine's link.
 func (w *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 	if w.teller.emit == nil {
 		return
@@ -76,16 +76,16 @@ func (w *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 	if !ok {
 		return
 	}
-	place := unicastLabel
+	where := unicastLabel
 	if b.found {
-		place = w.relay.nameOf(b.listener)
+		where = w.relay.nameOf(b.listener)
 	}
 	s.took = time.Duration(b.waited)
-	w.hand(&s, from, place, now, drop)
+	w.hand(&s, from, where, now, drop)
 }
 
 // hand makes the event of a machine's or server's message, and emits it.
-func (w *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
+func (w *worker) hand(s *speech, server netip.AddrPort, where string, now int64, drop Drop) {
 	if drop != None && !w.teller.allowance.Take(now) {
 		return
 	}
@@ -110,7 +110,7 @@ func (w *worker) hand(s *speech, server netip.AddrPort, place string, now int64,
 	boot.SetText(e, boot.UserClass, maxClass, texts.user)
 	boot.SetText(e, boot.HostName, maxHost, texts.host)
 	boot.SetText(e, boot.File, maxFile, texts.file)
-	boot.SetText(e, boot.Place, maxPlace, place)
+	boot.SetText(e, boot.Place, maxPlace, where)
 	if drop != None {
 		boot.SetText(e, boot.Reason, maxReason, drop.String())
 	}

@@ -33,8 +33,8 @@ const ipAndUDP = 20 + 8
 
 // v4 is the family of DHCPv4.
 type v4 struct {
-	// ofRouters and ofStrangers are values of option 82 (agentOfRouters, agentOfStrangers).
-	ofRouters, ofStrangers []byte
+	// Option 82 of the unicasts of trusted relay agents, and of clients whose listener is not known.
+	ofAgents, ofUnknown []byte
 	// trustsSwitches tells that every listener is trusted to bring option 82, and so are the unicasts of the machines
 	// there.
 	trustsSwitches bool
@@ -42,7 +42,7 @@ type v4 struct {
 
 func newV4(c *Config) *v4 {
 	return &v4{
-		ofRouters: c.agentOfRouters(), ofStrangers: c.agentOfStrangers(),
+		ofAgents: c.agentOfAgents(), ofUnknown: c.agentOfUnknown(),
 		trustsSwitches: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners),
 	}
 }

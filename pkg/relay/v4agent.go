@@ -147,9 +147,9 @@ func (c *Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 	return subs.ToBytes()
 }
 
-// agentOfRouters is the value for a router's request, without link selection and token. It describes no circuit, and
-// has no override: that router's clients know the server by another address.
-func (c *Config) agentOfRouters() []byte {
+// agentOfAgents is the value for a relay agent's request, without link selection and token. It describes no circuit,
+// and has no override: that agent's clients know the server by another address.
+func (c *Config) agentOfAgents() []byte {
 	subs := c.fixedSubs()
 	if c.Agent.has(ServerIDOverride) {
 		subs[dhcp.SubFlags] = []byte{dhcp.FlagUnicast}
@@ -157,8 +157,8 @@ func (c *Config) agentOfRouters() []byte {
 	return subs.ToBytes()
 }
 
-// agentOfStrangers is the value for the unicast of a client whose listener is not known, as that of agentOf.
-func (c *Config) agentOfStrangers() []byte {
+// agentOfUnknown is the value for the unicast of a client whose listener is not known, as that of agentOf.
+func (c *Config) agentOfUnknown() []byte {
 	subs := c.fixedSubs()
 	if c.Agent.has(CircuitID) && c.Agent.CircuitID != "" {
 		subs[dhcp.SubCircuitID] = []byte(c.Agent.CircuitID)

@@ -160,8 +160,8 @@ func (r *Relay) mayBring82(a *arrival) bool {
 }
 
 // addOption82 adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has
-// a giaddr, unless a mode says otherwise), and notes in o what was added. linked is false if the giaddr of a unicast
-// got into no link selection: the caller must not take that giaddr away then.
+// a giaddr, unless a mode says otherwise), and notes in o what was added. linked: the server can tell the link
+// without the giaddr. Where it cannot, the caller must leave the giaddr of a unicast.
 func (w *worker) addOption82(
 	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, to *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
@@ -299,21 +299,21 @@ func (w *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
 	}
 	value := w.unicastOptions[:0]
 	if a.giaddr != [4]byte{} {
-		value = append(value, r.v4.ofRouters...)
+		value = append(value, r.v4.ofAgents...)
 		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])
 	}
 	asked := [4]byte(a.local[12:])
 	if asked == ownGiaddr(r.targets.Load()) { // the address of a Service may have been translated to it
 		asked = [4]byte{}
 	}
-	base := r.v4.ofStrangers
+	base := r.v4.ofUnknown
 	if home := r.home(m, k); home != nil {
 		base = home.Info.options
 	}
 	return r.config.appendUnicast(value, base, m.Ciaddr(), asked)
 }
 
-// home is the port of the listener that a client was served on, nil where that is not known. Where no router is trusted
+// home is the open listener on which a client was served, nil where that is not known. Where no relay agent is trusted
 // there are no clients but those of the listeners.
 func (r *Relay) home(m dhcp.Message, k *key) *listener.Opened[link] {
 	for i, v := range r.vlans {
@@ -393,7 +393,7 @@ func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targ
 	if found && !o.signed() {
 		return None
 	}
-	signed, ok := w.signer.read4(m, r.unix(now), r.config.maxAge())
+	learned, ok := w.signer.read4(m, r.unix(now), r.config.maxAge())
 	switch {
 	case found && !ok:
 		if _, has := findToken(m); has {
@@ -401,12 +401,12 @@ func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targ
 		}
 		return r.tokenMissing(m, from, to, now, "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
 			"udhcpd: take another server, or leave TOKEN_KEY unset")
-	case found || !ok || int(signed.listener) >= len(r.vlans) || signed.listener < unicast:
+	case found || !ok || int(learned.listener) >= len(r.vlans) || learned.listener < unicast:
 		return None
 	}
-	signed.client = r.clientOf(k, m, signed.listener, signed.from.ip)
+	learned.client = r.clientOf(k, m, learned.listener, learned.from.ip)
 	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
-	r.pending.RememberAnswered(*k, signed, now)
+	r.pending.RememberAnswered(*k, learned, now)
 	return None
 }
 

@@ -52,7 +52,7 @@ func (c *Conn) ask() state {
 func (c *Conn) connect() (err error) {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	if !x.fresh && (x.Request.safe() || pool.keepsIdle(x.Key)) {
+	if !x.fresh && (x.Request.safe() || pool.holdsIdle(x.Key)) {
 		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {

@@ -65,26 +65,26 @@ type upstreamPool struct {
 	engine *Engine
 	of     *Upstreams
 	idle   *idle.Pool[*upstream]
-	keeps  map[netip.AddrPort]struct{} // endpoints that keep idle connections open
+	holds  map[netip.AddrPort]struct{} // endpoints that hold idle connections open
 }
 
-// keepsFrom is how long an idle connection has stayed open when its endpoint is known to keep them. There are servers
-// that close each connection behind its answer without having said so, a little later.
-const keepsFrom = time.Second
+// holdsFrom is how long an idle connection has stayed open when its endpoint is known to hold them open. There are
+// servers that close each connection behind its answer without having said so, a little later.
+const holdsFrom = time.Second
 
-// keepsIdle reports whether a POST may go on an idle connection to the endpoint of a key. Such a POST is not sent again
-// if the endpoint closes the connection at that moment (but see Conn.unreceived). So the endpoint must have kept one
-// for keepsFrom, and have closed none since.
-func (p *upstreamPool) keepsIdle(key idle.Key) bool {
-	if p.idle.Age(key, p.engine.loop.Now()) >= keepsFrom {
-		p.keeps[key.Endpoint()] = struct{}{}
+// holdsIdle reports whether a POST may go on an idle connection to the endpoint of a key. Such a POST is not sent again
+// if the endpoint closes the connection at that moment (but see Conn.unreceived). So the endpoint must have held one
+// open for holdsFrom, and have closed none since.
+func (p *upstreamPool) holdsIdle(key idle.Key) bool {
+	if p.idle.Age(key, p.engine.loop.Now()) >= holdsFrom {
+		p.holds[key.Endpoint()] = struct{}{}
 	}
-	_, yes := p.keeps[key.Endpoint()]
+	_, yes := p.holds[key.Endpoint()]
 	return yes
 }
 
-// poolOf returns the engine's pool of u. [Upstreams.Close] closes the pool that it replaces: two are in use only
-// during a reload, when a request that began before it may be sent again.
+// poolOf returns the engine's pool of u. A reload makes another Upstreams, and closes the former one with
+// its pools: only meanwhile are two in use, since a request that began before the reload may be sent again.
 func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 	if e.pool != nil && e.pool.of == u {
 		return e.pool
@@ -93,7 +93,7 @@ func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 	defer u.mu.Unlock()
 	i := slices.IndexFunc(u.pools, func(p *upstreamPool) bool { return p.engine == e })
 	if i < 0 {
-		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
+		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), holds: map[netip.AddrPort]struct{}{}}
 		if u.closed {
 			// For a request that began before the reload. Nothing will be kept in it: it must not take the place of the pool
 			// that is in use.
@@ -122,10 +122,10 @@ func (p *upstreamPool) take(key idle.Key) *upstream {
 	}
 }
 
-// wants reports whether to keep the connection of a request. That of a POST which could not have gone on a kept one
-// gets a place only where no other connection loses it.
+// wants reports whether to keep the connection of a request. A POST's connection to an endpoint that may close idle
+// ones is kept only in a spare place, since only safe requests may go on it.
 func (p *upstreamPool) wants(u *upstream, x *Exchange) bool {
-	return x.Request.safe() || p.keepsIdle(u.Key()) || p.idle.Spare(u.Key())
+	return x.Request.safe() || p.holdsIdle(u.Key()) || p.idle.Spare(u.Key())
 }
 
 // put keeps a connection for the next request with its key.
@@ -139,7 +139,7 @@ func (p *upstreamPool) put(u *upstream) {
 // sweep closes those that nobody used for long, and tells how many are left.
 func (p *upstreamPool) sweep(now time.Time) (left int) {
 	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
-		u.closedIdle() // whether the endpoint keeps idle connections is not known from now on
+		u.closedIdle() // whether the endpoint holds idle connections open is not known from now on
 		u.close()
 	}
 	return p.idle.Len()
@@ -182,7 +182,7 @@ func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 }
 
 // closedIdle notes that an idle connection to the endpoint did not last.
-func (u *upstream) closedIdle() { delete(u.pool.keeps, u.Key().Endpoint()) }
+func (u *upstream) closedIdle() { delete(u.pool.holds, u.Key().Endpoint()) }
 
 func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 

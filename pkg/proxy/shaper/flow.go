@@ -10,10 +10,10 @@ type Flow struct {
 	// Shaper is asked anew for each piece: a rate may come, change and go meanwhile.
 	Shaper *Shaper
 	Client netip.Addr
-	// Done ends the wait for a share of the rate, and so does an error of Waits, which is called from time to time. Both
+	// Done ends the wait for a share of the rate, and so does an error of While, which is called from time to time. Both
 	// may be nil.
 	Done  <-chan struct{}
-	Waits func() error
+	While func() error
 }
 
 // Pass has n bytes sent in pieces, each as soon as the rate allows it. It ends early if send does.
@@ -22,7 +22,7 @@ func (f *Flow) Pass(n int64, send func(n int64) (sent int64, err error)) (total 
 		piece, rated := n-total, f.Shaper.On()
 		if rated {
 			piece = f.Shaper.Piece(piece)
-			if err := f.Shaper.Take(f.Done, f.Client, piece, f.Waits); err != nil {
+			if err := f.Shaper.Take(f.Done, f.Client, piece, f.While); err != nil {
 				return total, err
 			}
 		}

@@ -230,7 +230,7 @@ func (s *session) copyRecords(dst, src stream, from *side) error {
 	if from.direction == toClient {
 		flow = &shaper.Flow{
 			Shaper: s.settings.Shaper, Client: s.source.Addr(), Done: s.tls.life.Done(),
-			Waits: func() error { s.stayActive(); return nil },
+			While: func() error { s.stayActive(); return nil },
 		}
 	}
 	for passed := 0; ; {

@@ -110,11 +110,13 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	ready := h.files.Ready() // before the file is looked for
 	repeats := s != nil && s.State.repeats(d.Data)
-	// A request that no endpoint has answered looks again when it is repeated: the file may have come by now.
-	if !repeats || !s.State.answered {
-		if drop, found := h.serve(w, d, r); found {
-			return drop
-		}
+	if repeats && s.State.answered {
+		s.State.unsure = !ready
+		return h.repeat(w, s, d)
+	}
+	// It is new; or repeated since no endpoint has answered: the file may have come by now.
+	if drop, found := h.serve(w, d, r); found {
+		return drop
 	}
 	if repeats {
 		s.State.unsure = !ready

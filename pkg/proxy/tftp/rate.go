@@ -19,7 +19,7 @@ type allowance struct {
 	bytes   int64 // granted, or asked for, and not sent
 	waiter  shaper.Waiter
 	wanted  int64  // bytes that the waiter waits for
-	holding bool   // ack is held
+	holding bool   // the next window waits for its share, and with it ack where a server sends that window
 	ack     []byte // the client's last one
 }
 

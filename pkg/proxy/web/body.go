@@ -16,7 +16,7 @@ type retryBody struct {
 	given  atomic.Bool           // to a connection
 	closed atomic.Bool           // by http.Transport, or the handler has returned: nothing more is read
 	whole  atomic.Bool           // read to its end
-	lost   atomic.Bool           // its connection ended while it was read
+	left   atomic.Bool           // the endpoint ended its connection while the body was read
 	fault  atomic.Pointer[error] // of reading from the client
 }
 
@@ -73,7 +73,8 @@ func (k *retryBody) broken() error {
 	return nil
 }
 
-func (k *retryBody) isLost() bool { return k != nil && k.lost.Load() }
+// isLeft reports whether the endpoint left the body.
+func (k *retryBody) isLeft() bool { return k != nil && k.left.Load() }
 
 // partial is whether a connection got a part of the body, and its end is still the client's to send. An endpoint that
 // ends the connection then may have lost its patience with the client: that tells nothing about its health.

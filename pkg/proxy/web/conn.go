@@ -26,9 +26,11 @@ type conn struct {
 	early  []byte                    // was read before
 	agreed atomic.Pointer[agreement] // nil without TLS
 
+	// A request's body is being read: a deadline that passes is the client's.
+	inBody atomic.Bool
 	// A body whose client stalled was not read to its end: net/http would take what still arrives of it for the next
 	// request. Nothing more is read then.
-	inBody, spent atomic.Bool
+	spent atomic.Bool
 	// An answer is under way whose end only the connection's end tells the client.
 	untilEnd atomic.Bool
 }

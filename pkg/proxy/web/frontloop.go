@@ -37,7 +37,7 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 // Admit implements sock.Owner: it begins to serve an accepted connection, within the limits.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	l := in.front.connections
-	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, engine: in.engine.NewConn(fd, peer.Addr())}
+	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, http1: in.engine.NewConn(fd, peer.Addr())}
 	s := l.settings.Load()
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
 	if !l.register(c) { // which gives c its server, too
@@ -47,19 +47,19 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	if s.Pace > 0 {
 		l.pace(fd, s.Pace)
 	}
-	c.engine.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
+	c.http1.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
 	if why := l.account.Admit(&c.lease, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())
-		c.engine.Refuse()
+		c.http1.Refuse()
 		return
 	}
 	switch {
 	case c.header:
 		c.awaited = sock.AwaitHeader(in.loop, fd, c.headerCame)
 	case c.Route() == nil:
-		c.engine.HandOff()
+		c.http1.HandOff()
 	default:
-		c.engine.Read() // most clients have sent their request by now
+		c.http1.Read() // most clients have sent their request by now
 	}
 }
 
@@ -76,8 +76,8 @@ func (c *loopConn) headerCame(client, _ netip.AddrPort, err error) {
 		}
 	}
 	if err != nil || !c.move(c.peer.Addr()) {
-		c.engine.Refuse()
+		c.http1.Refuse()
 		return
 	}
-	c.engine.HandOff()
+	c.http1.HandOff()
 }

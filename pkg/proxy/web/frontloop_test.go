@@ -24,7 +24,7 @@ import (
 func (r running) loopConns() (all []*http1.Conn) {
 	for c := range r.Front.connections.open.All() {
 		if plain, ok := c.current().(*loopConn); ok {
-			all = append(all, plain.engine)
+			all = append(all, plain.http1)
 		}
 	}
 	return all

@@ -18,7 +18,7 @@ import (
 // [loopConn.Route] that always returns nil there would be no engine.
 type loopConn struct {
 	*accepted
-	engine  *http1.Conn
+	http1   *http1.Conn
 	header  bool         // begins with a PROXY header
 	awaited *sock.Header // awaits that header; nil if there is none
 
@@ -95,7 +95,7 @@ func (c *loopConn) Closed() {
 func (c *loopConn) Streaming(upstream, client int, length int64) {
 	c.streamed = &streamed{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		waiter: shaper.Waiter{Ready: c.engine.Granted}, hasRoom: c.lease.Grow(costStreamed) == admission.Admitted,
+		waiter: shaper.Waiter{Ready: c.http1.Granted}, hasRoom: c.lease.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -175,9 +175,9 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 
 // Close implements closer.
 func (c *loopConn) Close() error {
-	c.engine.Close()
+	c.http1.Close()
 	return nil
 }
 
 // abort implements closer.
-func (c *loopConn) abort() { c.engine.Abort() }
+func (c *loopConn) abort() { c.http1.Abort() }

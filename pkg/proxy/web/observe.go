@@ -47,15 +47,15 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 	if o.sink != nil {
 		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
 	}
-	var under *conn        // that the request came on alone
-	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
+	var under *conn // nil in HTTP/2, where others share the connection
+	if r.ProtoMajor == 1 {
 		under = connOfRequest(r)
 	}
 	if r.TLS != nil {
 		seen.belowTLS = under
 	}
 	body := r.Body != nil && r.Body != http.NoBody
-	refused := seen.charge(r, o.settings, o.account, body)
+	why := seen.enter(r, o.settings, o.account, body)
 	defer seen.giveBack()
 	seen.setFlow(r, o.settings, under)
 	if under != nil {
@@ -85,8 +85,8 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 		}
 		o.end(seen, r, recover())
 	}()
-	if seen.refused = refused != admission.Admitted; seen.refused {
-		o.metrics.refused(refused.String())
+	if seen.noRoom = why != admission.Admitted; seen.noRoom {
+		o.metrics.refused(why.String())
 		w.Header().Set("Retry-After", "1")
 		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
@@ -98,9 +98,9 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
 	x := &seen.outcome
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
-	torn := trouble != nil && r.Context().Err() == nil && x.sendError == nil
+	broken := trouble != nil && r.Context().Err() == nil && x.sendError == nil
 	switch {
-	case torn:
+	case broken:
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
 		// response, not a short one.
 		o.metrics.failed(reasonTorn)
@@ -116,12 +116,12 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 		x.torn(seen.notTaken())
 	}
 	x.Took = time.Since(x.Begin)
-	grpc := grpcCode(r, seen.Header(), x.Took, trouble != nil && !torn)
+	grpc := grpcCode(r, seen.Header(), x.Took, trouble != nil && !broken)
 	if grpc != "" {
 		o.metrics.handled(grpc)
 	}
-	faulty := torn || slices.Contains(grpcFaults, grpc)
-	if !seen.refused && (x.failure != nil || o.logs(x.Code, faulty)) {
+	faulty := broken || slices.Contains(grpcFaults, grpc)
+	if !seen.noRoom && (x.failure != nil || o.logs(x.Code, faulty)) {
 		x.Client, x.Method, x.Software = Client(r, o.settings.Trusted), r.Method, r.UserAgent()
 		o.write(&x.Exchange, access{peerOf(r), r.Host, r.URL.Path, grpc, faulty, x.failure})
 	}
@@ -141,8 +141,8 @@ type response struct {
 	code     int
 	bytes    int64
 	charged  charge
-	// refused is set if there was no room for the request: package admission logs how many there were.
-	refused bool
+	// noRoom is set if there was none for the request: package admission logs how many there were.
+	noRoom  bool
 	request *http.Request
 	sink    record.Sink
 	outcome outcome

@@ -185,8 +185,8 @@ type charge struct {
 	over bool
 }
 
-// charge charges a request and its header, of which the connection's own charge goes down with its next read.
-func (s *response) charge(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
+// enter charges a request and its header, of which the connection's own charge goes down with its next read.
+func (s *response) enter(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
 	c := connOfRequest(r)
 	if c == nil {
 		return admission.Admitted
@@ -224,7 +224,7 @@ func (s *response) charge(r *http.Request, settings *Settings, account *admissio
 	return why
 }
 
-// giveBack gives back what charge has charged.
+// giveBack gives back what enter has charged.
 func (s *response) giveBack() {
 	s.charged.mu.Lock()
 	s.charged.over = true

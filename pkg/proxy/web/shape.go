@@ -30,8 +30,8 @@ func (c *conn) shaped() *shaper.Flow {
 	if !c.flow.Client.IsValid() {
 		c.flow.Client = c.peer.Addr()
 	}
-	if c.flow.Waits == nil {
-		c.flow.Waits = func() error {
+	if c.flow.While == nil {
+		c.flow.While = func() error {
 			if c.lost() {
 				return net.ErrClosed
 			}
@@ -44,8 +44,8 @@ func (c *conn) shaped() *shaper.Flow {
 
 // send writes to the client, by the route's rate where the connection does not see to that.
 func (r *response) send(b []byte) (int, error) {
-	if r.flow.Shaper.On() && r.flow.Waits == nil {
-		r.flow.Waits = func() error {
+	if r.flow.Shaper.On() && r.flow.While == nil {
+		r.flow.While = func() error {
 			r.charged.stream.Touch()
 			return nil
 		}

@@ -102,12 +102,13 @@ func onlyHTTP2(next http.Handler) http.Handler {
 // host. A request that no site is for is counted and logged as the first one's.
 func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
-	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	// asFirst has next answer a request that no site serves.
+	asFirst := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		first.observer.serve(normalized(next), w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
 		if holds, ends := chosen.holds(r); !holds {
-			refuse(w, r, func(w http.ResponseWriter, r *http.Request) { misdirected(w, r, ends) })
+			asFirst(w, r, func(w http.ResponseWriter, r *http.Request) { misdirected(w, r, ends) })
 			return
 		}
 		chosen.handler.ServeHTTP(w, r)
@@ -130,7 +131,7 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 			chosen.ServeHTTP(w, r)
 			return
 		}
-		refuse(w, r, mux.Refuse)
+		asFirst(w, r, mux.Refuse)
 	}), mux
 }
 

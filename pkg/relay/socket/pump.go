@@ -56,7 +56,8 @@ func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 }
 
 // poll handles the packets that have arrived, and those that come while the thread may wait in the kernel. It is true
-// when the socket failed. Go's poller calls it, with the descriptor of an epoll that watches the socket.
+// when the socket failed. Go's poller calls it, with the descriptor of an epoll that watches the socket
+// (see Socket).
 func (p *pump) poll(epoll uintptr) (failed bool) {
 	if p.drain() || !p.begin() {
 		return p.failed != nil
