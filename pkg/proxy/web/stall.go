@@ -91,8 +91,8 @@ func (s *stalling) arm() error {
 	return s.await(now, s.stall/stallLooks)
 }
 
-// disarm notes a write deadline that was set from outside. net/http's server removes it behind a TLS handshake: the next
-// write has to set one, however soon it comes, or a client that takes nothing of it would never be given up.
+// disarm notes a write deadline that was set from outside. net/http's server removes it behind a TLS handshake: the
+// next write has to set one, however soon it comes, or a client that takes nothing of it would never be given up.
 func (s *stalling) disarm(deadline time.Time) {
 	if deadline.IsZero() {
 		s.disarmed.Store(true)
