@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -184,7 +185,8 @@ func (d *Directory) Ready() bool {
 	return d.config.Path == "" || d.current != nil
 }
 
-// Find finds the file that a client means. It does not wait, and the file has to be closed; nil where there is none.
+// Find finds the file that a client means. It does not wait, and does not keep the name that was asked for, which may be
+// a view of a datagram. The file has to be closed; nil where there is none.
 func (d *Directory) Find(client netip.Addr, asked string, now time.Time) *File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,6 +211,7 @@ func (d *Directory) Find(client netip.Addr, asked string, now time.Time) *File {
 	}
 	f := x.open[name]
 	if f == nil {
+		name = strings.Clone(name)
 		f = &File{directory: d, index: x, name: name, entry: x.files[name]}
 		x.open[name] = f
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -183,6 +184,24 @@ func TestRunFollowsTheSettings(t *testing.T) {
 	testwait.Until(t, "found elsewhere", func() bool { return d.text(t, "192.0.2.1", `\B\F`, time.Now()) == "b/f" })
 	stop()
 	<-done
+}
+
+// The name is a view of the datagram that asked: the next one overwrites it while the file is still being opened.
+func TestFindDoesNotKeepTheName(t *testing.T) {
+	d := New(Config{Directory: tree(t, "one", "two"), Path: "."})
+	d.look(time.Now(), true)
+	datagram := []byte("one")
+	client := netip.MustParseAddr("192.0.2.1")
+	for range 2 { // the first time the file is opened, and closed
+		f := d.Find(client, unsafe.String(&datagram[0], len(datagram)), time.Now())
+		copy(datagram, "two")
+		if got, err := content(t, f); got != "one" || err != nil || f.String() != "one" {
+			t.Errorf("got %q of %q, %v", got, f, err)
+		}
+		f.Close()
+		d.readers.Wait()
+		copy(datagram, "one")
+	}
 }
 
 // Many read one file by one descriptor, wherever they are in it.
