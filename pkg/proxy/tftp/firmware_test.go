@@ -40,12 +40,16 @@ func TestUBoot(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "boot.img"), content(300_000), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"dnsmasq", "single port"} {
+	for _, name := range []string{"dnsmasq", itself} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			l.tap(t)
-			servers(t)[name](l.server, root)
-			f := l.front(t, Config{Pick: to(serverIP + ":69")})
+			behind := root
+			if name == itself {
+				behind = t.TempDir() // the server says that there is no such file, whatever it is asked for
+			}
+			servers(t)["dnsmasq"](l.server, behind)
+			f := l.front(t, realConfig(name, root))
 			start(t, l.proxy, dnsmasq, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=p0",
 				"--dhcp-range=192.0.2.100,192.0.2.110,1h", "--dhcp-boot=boot.img,,"+proxyIP, "--user=root", "--pid-file=",
 				"--leasefile-ro")
@@ -118,62 +122,107 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// The boot ROM and the bootloaders of Raspberry Pis, by what is known of their requests: from one port, one after the
-// other, sizes first, most files not there.
+// A network as Raspberry Pis know it, with files behind the proxy or in its own directory. A Pi is told nothing but an
+// address: its boot ROM, EEPROM and loader ask for names of their own, sizes first, most of which are not there.
 func TestRaspberryPi(t *testing.T) {
 	t.Parallel()
-	const serial = "1a2b3c4d"
-	for _, singlePort := range []bool{false, true} {
-		l := newLab(t)
-		fs := &fileServer{files: map[string][]byte{
-			"bootcode.bin": content(52_000), serial + "/start.elf": content(900_000), serial + "/config.txt": content(60),
-			serial + "/kernel8.img": content(512 * 40), serial + "/cmdline.txt": content(0),
-		}, singlePort: singlePort}
-		fs.listen(t, l.server, serverIP+":69")
-		f := l.front(t, Config{Pick: to(serverIP + ":69")})
-		conn := l.udp(t)
-		defer conn.Close()
-		asked, missing := 0, 0
-		get := func(file string, options ...string) {
-			t.Helper()
-			asked++
-			want, there := fs.files[file]
-			got, err := fetch{file: file, options: options, local: conn}.run(l.client, proxyIP+":69")
-			if !there {
-				if missing++; err == nil {
-					t.Errorf("%s: got %d bytes of what is not there", file, len(got))
-				}
-				return
+	const serial, mac = "1a2b3c4d", "dc-a6-32-01-36-c2"
+	files := map[string][]byte{
+		"bootcode.bin": content(52_000), "start4.elf": content(700_000), "config.txt": content(70), "kernel8.img": content(512 * 30),
+		serial + "/start.elf": content(900_000), serial + "/config.txt": content(60),
+		serial + "/kernel8.img": content(512 * 40), serial + "/cmdline.txt": content(0),
+		mac + "/start4.elf": content(800_000), mac + "/config.txt": content(50), mac + "/kernel8.img": content(512 * 50),
+	}
+	for _, server := range []string{"a port for each transfer", "single port", itself} {
+		t.Run(server, func(t *testing.T) {
+			l := newLab(t)
+			fs := &fileServer{files: files, singlePort: server == "single port"}
+			c := Config{Pick: to(serverIP + ":69")}
+			if server == itself {
+				fs.files = nil
+				c.Boot = bootFiles(t, files)
 			}
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: got %d bytes of %d, %v", file, len(got), len(want), err)
+			fs.listen(t, l.server, serverIP+":69")
+			f := l.front(t, c)
+			if server == itself {
+				testwait.Until(t, "boot files are found", f.handler.files.Ready)
+			}
+			completed := 0
+			for _, p := range []pi{
+				{rom: true, prefix: serial, want: serial + "/"},
+				{prefix: serial, want: serial + "/", newPorts: true, blockSize: "1024"},
+				{prefix: mac, want: mac + "/", newPorts: true, blockSize: "1468"},
+				{prefix: "00000000", want: "", newPorts: true, blockSize: "1024"},
+			} {
+				completed += p.boot(t, l, files)
+			}
+			testwait.Until(t, "every transfer accounted for", func() bool { return f.outcomes(OutcomeCompleted) == completed })
+			if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
+				t.Errorf("%d transfers without an end", got)
+			}
+		})
+	}
+}
+
+// pi asks as its boot ROM and bootloaders do, by what is known of their requests.
+type pi struct {
+	rom       bool   // a Pi 3, whose ROM loads bootcode.bin; else a Pi 4, which has it in its EEPROM
+	prefix    string // its directory: the serial number, or by TFTP_PREFIX=2 the MAC
+	want      string // where its files are: in that directory, or at the top
+	newPorts  bool   // each request is from a port of its own
+	blockSize string
+}
+
+// boot returns how many files the machine got. It wants each as it is in its directory, and nothing of another's.
+func (p pi) boot(t *testing.T, l *lab, files map[string][]byte) (completed int) {
+	t.Helper()
+	at := netip.MustParseAddrPort(proxyIP + ":69")
+	conn := l.udp(t)
+	defer func() { _ = conn.Close() }()
+	get := func(file string, options ...string) (found bool) {
+		t.Helper()
+		if p.newPorts {
+			_ = conn.Close()
+			conn = l.udp(t)
+		}
+		if len(options) > 0 { // it asks for the size and breaks off, before it reads
+			if oack := exchange(t, conn, rrq(file, options...), at.String()); oack[1] == opOack {
+				_, _ = conn.WriteToUDPAddrPort(errorPacket(0, "early terminate"), at)
 			}
 		}
-		// The ROM of the Pi 3: no options, and 512 bytes.
+		want, there := files[file]
+		got, err := fetch{file: file, options: options, local: conn}.run(l.client, at.String())
+		switch {
+		case !there && (err == nil || !strings.Contains(err.Error(), "ERROR 1")):
+			t.Errorf("%s: got %d bytes of what is not there, %v", file, len(got), err)
+		case there && (err != nil || !bytes.Equal(got, want)):
+			t.Errorf("%s: got %d bytes of %d, %v", file, len(got), len(want), err)
+		case there:
+			completed++
+		}
+		return err == nil
+	}
+	var options []string
+	if p.rom { // no options, and 512 bytes
 		get("bootcode.bin")
 		get("bootsig.bin")
-		// Then the loader: with the size, under the serial number, and without it where that is not there.
-		get(serial+"/start.elf", "tsize", "0", "blksize", "1024")
-		for _, file := range []string{
-			"/autoboot.txt", "/config.txt", "/recovery.elf", "/fixup.dat", "/recovery8.img", "/cmdline.txt", "/kernel8.img",
-			"/armstub8.bin",
-		} {
-			// It asks for the size and breaks off, before it reads.
-			if oack := exchange(t, conn, rrq(serial+file, "tsize", "0", "blksize", "1024"), proxyIP+":69"); oack[1] == opOack {
-				_, _ = conn.WriteToUDPAddrPort(errorPacket(0, "early terminate"), netip.MustParseAddrPort(proxyIP+":69"))
-			}
-			get(serial+file, "tsize", "0", "blksize", "1024")
-		}
-		// The Pi 4's EEPROM goes on with larger blocks, from another port.
-		other := l.udp(t)
-		defer other.Close()
-		conn = other
-		get(serial+"/start.elf", "tsize", "0", "blksize", "1468")
-		testwait.Until(t, "every transfer accounted for", func() bool {
-			return f.outcomes(OutcomeCompleted) == asked-missing
-		})
-		if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
-			t.Errorf("%d transfers without an end", got)
-		}
+		options = []string{"tsize", "0", "blksize", "1024"}
+	} else {
+		options = []string{"tsize", "0", "blksize", p.blockSize}
 	}
+	// A directory with neither is none: from then on the Pi asks for everything without it.
+	prefix := ""
+	if get(p.prefix+"/start4.elf", options...) || get(p.prefix+"/start.elf", options...) {
+		prefix = p.prefix + "/"
+	}
+	if prefix != p.want {
+		t.Errorf("the Pi's directory is %q, want %q", prefix, p.want)
+	}
+	for _, file := range []string{
+		"autoboot.txt", "config.txt", "pieeprom.sig", "recover4.elf", "recovery.elf", "start4.elf", "fixup4.dat", "fixup.dat",
+		"config.txt", "dt-blob.bin", "bcm2711-rpi-4-b.dtb", "recovery8.img", "cmdline.txt", "armstub8-gic.bin", "kernel8.img",
+	} {
+		get(prefix+file, options...)
+	}
+	return completed
 }
