@@ -185,8 +185,8 @@ func (d *Directory) Ready() bool {
 	return d.config.Path == "" || d.current != nil
 }
 
-// Find finds the file that a client means. It does not wait, and does not keep the name that was asked for, which may be
-// a view of a datagram. The file has to be closed; nil where there is none.
+// Find finds the file that a client means. It does not wait, and does not keep the name that was asked for, which may
+// be a view of a datagram. The file has to be closed; nil where there is none.
 func (d *Directory) Find(client netip.Addr, asked string, now time.Time) *File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
