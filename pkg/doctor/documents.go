@@ -43,8 +43,14 @@ func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 		find("port-closed", "%s: nothing listens on %s (connection refused)", name, port)
 	case errors.Is(a.Err, io.ErrUnexpectedEOF):
 		find("file-torn", "%s: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrNoConn):
+		if why := c.whyReturned(a.Addr); why != "" {
+			find("unreachable", "%s: %s", name, why)
+			return false
+		}
+		find("no-connection", "%s: %s does not answer when a connection is asked for", name, port)
 	case errors.Is(a.Err, web.ErrSilent):
-		find("waits-for-backend", "%s: %s accepts nothing, or does not answer: %v", name, port, a.Err)
+		find("waits-for-backend", "%s: %s takes the connection, and then: %v", name, port, a.Err)
 	default:
 		find("server-error", "%s: %v", name, a.Err)
 	}

@@ -34,10 +34,18 @@ type chain struct {
 	hop  frame.MAC  // the station that carries packets to it
 	path pathMTU
 	mute map[string]mute // servers that are not there, by host and port; guarded by run's mu
+	// returned are servers that packets do not reach, as somebody on the way says; guarded by run's mu.
+	returned map[netip.Addr]returned
 
 	router frame.MAC // the zero address: none that is there is offered
 	// reroute has a host be reached by way of the router, whatever the mask says; nil: there is no router.
 	reroute func(host netip.Addr)
+}
+
+// returned is who says that packets do not arrive, and why.
+type returned struct {
+	by  netip.Addr
+	why link.Reason
 }
 
 // mute is why a server is not asked again.
@@ -55,7 +63,7 @@ type pathMTU struct {
 
 // follow asks what the OFFER leads to.
 func (r *run) follow(ctx context.Context, way *order) {
-	c := &chain{run: r, order: way, mute: map[string]mute{}}
+	c := &chain{run: r, order: way, mute: map[string]mute{}, returned: map[netip.Addr]returned{}}
 	switch {
 	case way.boot != nil && way.boot.Next.IsValid():
 		c.next = way.boot.Next
@@ -78,12 +86,36 @@ func (r *run) follow(ctx context.Context, way *order) {
 		c.reroute = func(host netip.Addr) { station.Neighbour(host, c.router) }
 	}
 	c.way, c.addr = station, way.addr.Addr.Addr()
+	defer r.link.Returned(c.addr, func(peer, by netip.Addr, why link.Reason) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		c.returned[peer] = returned{by, why}
+	})()
 	c.measure(ctx)
 	var all sync.WaitGroup
 	all.Go(func() { c.loader(ctx) })
 	all.Go(func() { c.scripts(ctx) })
 	all.Go(func() { c.logs(ctx) })
 	all.Wait()
+}
+
+// whyReturned says why packets do not reach a server, where somebody on the way does; empty: nobody says anything.
+func (c *chain) whyReturned(server netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	said, ok := c.returned[server]
+	if !ok {
+		return ""
+	}
+	behind := ""
+	if router := c.gateway(); router.IsValid() && router != said.by {
+		behind = fmt.Sprintf(" behind the router %s", router)
+	}
+	return fmt.Sprintf("%s%s answers packets for %s with %s", said.by, behind, server, map[link.Reason]string{
+		link.Looped:      "time exceeded: they go in a circle between routers",
+		link.Unreachable: "unreachable: it has no route there, or nobody there has the address",
+		link.Prohibited:  "administratively prohibited: a firewall or an access list forbids them",
+	}[said.why])
 }
 
 // gateway is the router, where one of the machine's network is offered.

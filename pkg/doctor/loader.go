@@ -262,6 +262,10 @@ func (c *chain) judgeTFTP(to netip.AddrPort, file string, a tftp.Answer) {
 
 // silentTFTP tells a host that is silent from a port that is.
 func (c *chain) silentTFTP(to netip.AddrPort, file string) {
+	if why := c.whyReturned(to.Addr()); why != "" {
+		c.find("unreachable", "nothing came to the requests for %q: %s", file, why)
+		return
+	}
 	if !c.alive(to.Addr()) {
 		c.find("host-silent", "%s does not answer at all, by way of %s: nothing came to the requests for %q either",
 			to.Addr(),

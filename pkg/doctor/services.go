@@ -86,8 +86,11 @@ func (c *chain) tink(ctx context.Context, a agent) {
 	defer cancel()
 	c.Progress("asking Tink Server at " + a.grpc)
 	began := time.Now()
+	var connected atomic.Bool
 	said, err := port.GRPC(ctx, func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return c.way.DialContext(ctx, network, to.String())
+		conn, err := c.way.DialContext(ctx, network, to.String())
+		connected.Store(err == nil)
+		return conn, err
 	}, to.String(), a.tls)
 	if err != nil {
 		said = err.Error()
@@ -101,8 +104,12 @@ func (c *chain) tink(ctx context.Context, a agent) {
 		c.find("port-closed", "nothing listens on %s, where the agent asks for its work (connection refused)", to)
 	case a.tls && (strings.Contains(text, "first record does not look like a TLS") || strings.Contains(text, "tls:")):
 		c.find("tls-refused", "the agent is told to speak TLS to %s, and it does not: %v", to, err)
+	case !connected.Load() && c.whyReturned(to.Addr()) != "":
+		c.find("unreachable", "%s, where the agent asks for its work: %s", to, c.whyReturned(to.Addr()))
+	case !connected.Load():
+		c.find("no-connection", "%s, where the agent asks for its work, does not answer when a connection is asked for", to)
 	case errors.Is(err, context.DeadlineExceeded):
-		c.find("waits-for-backend", "%s, where the agent asks for its work, does not answer", to)
+		c.find("waits-for-backend", "%s, where the agent asks for its work, takes the connection and does not answer", to)
 	default:
 		c.find("agent-port", "%s, where the agent asks for its work, is no gRPC server, or what is behind it is away: %v",
 			to, err)
@@ -125,7 +132,7 @@ func (c *chain) metadata(ctx context.Context, host netip.Addr) {
 		c.step(began, "metadata", u.String(), said)
 		switch {
 		case a.Err != nil:
-			c.find("waits-for-backend", "the metadata server %s does not answer: %v", u.Host, a.Err)
+			c.judgeHTTP(document{u: u, what: "metadata", required: true}, &a)
 		case a.Status == http.StatusBadGateway, a.Status == http.StatusServiceUnavailable,
 			a.Status == http.StatusGatewayTimeout:
 			c.find("no-hegel", "what is behind the metadata port %s does not answer (%d)", u.Host, a.Status)

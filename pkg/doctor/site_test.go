@@ -27,9 +27,10 @@ import (
 //	doctor eth1 ── br0 ── eth1 server 10.30.0.2 (and router 10.30.0.1)
 type site struct {
 	sw, server, doctor *nstest.NS
-	addr               string // of the server
-	port               uint16 // that its OFFERs come from
-	plain              bool   // its TFTP knows no options
+	other              *nstest.NS // behind the server; nil: none is
+	addr               string     // of the server
+	port               uint16     // that its OFFERs come from
+	plain              bool       // its TFTP knows no options
 
 	mu    sync.Mutex
 	types []dhcpv4.MessageType // that were heard

@@ -14,7 +14,10 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/doctor/link"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -178,6 +181,22 @@ func scripted(text string) func(*testing.T, *site) {
 	return func(_ *testing.T, s *site) { script("#!ipxe\n" + text)(s) }
 }
 
+// behind has the kernel at an address behind the server, which is a router too.
+func behind(route func(*testing.T, *site)) func(*testing.T, *site) {
+	return func(t *testing.T, s *site) {
+		t.Helper()
+		s.other = nstest.New(t)
+		nstest.Veth(t, s.server, "eth2", s.other, "eth1")
+		s.server.Addr(t, "eth2", "10.99.0.1/24")
+		s.other.Addr(t, "eth1", "10.99.0.2/24")
+		for _, router := range []*nstest.NS{s.server, s.other} {
+			router.Do(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
+		}
+		route(t, s)
+		scripted("kernel http://10.40.0.2:8080/vmlinuz\n")(t, s)
+	}
+}
+
 // served answers one path by a handler.
 func served(path string, handler http.HandlerFunc) func(*testing.T, *site) {
 	return func(_ *testing.T, s *site) {
@@ -283,7 +302,25 @@ func TestServersOfStrangers(t *testing.T) {
 			_, _ = w.Write([]byte("\x1f\x8b"))
 		}), nil, "compressed", "gzip"},
 		"a server that says nothing": {served(kernel, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
-			nil, "waits-for-backend", "does not answer"},
+			nil, "waits-for-backend", "takes the connection, and then: no answer"},
+		"a routing loop": {behind(func(t *testing.T, s *site) {
+			s.server.Route(t, "10.40.0.0/24", "10.99.0.2")
+			s.other.Route(t, "0.0.0.0/0", "10.99.0.1")
+		}), nil, "unreachable", "answers packets for 10.40.0.2 with time exceeded"},
+		"a router that forbids": {behind(func(t *testing.T, s *site) {
+			if err := s.server.Links().RouteAdd(&netlink.Route{
+				Dst: &net.IPNet{IP: net.IPv4(10, 40, 0, 0), Mask: net.CIDRMask(24, 32)}, Type: unix.RTN_PROHIBIT,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}), nil, "unreachable", "administratively prohibited"},
+		"a server that drops what comes": {behind(func(t *testing.T, s *site) {
+			if err := s.server.Links().RouteAdd(&netlink.Route{
+				Dst: &net.IPNet{IP: net.IPv4(10, 40, 0, 0), Mask: net.CIDRMask(24, 32)}, Type: unix.RTN_BLACKHOLE,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}), nil, "no-connection", "10.40.0.2:8080 does not answer when a connection is asked for"},
 		"a script without end": {served("/auto.ipxe", func(w http.ResponseWriter, _ *http.Request) {
 			for line := []byte("#!ipxe\n"); ; {
 				if _, err := w.Write(line); err != nil {

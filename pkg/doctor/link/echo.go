@@ -29,8 +29,8 @@ func (l *Link) Echo(
 	var mu sync.Mutex
 	all := make(chan struct{}, 1)
 	defer l.Tap(func(in Received) {
-		r, ok := parseReport(in, to, from)
-		if !ok {
+		r, ok := parseReport(in, from)
+		if !ok || r.peer != to {
 			return
 		}
 		mu.Lock()
@@ -68,11 +68,31 @@ func (l *Link) Echo(
 // end is called. The function must not wait.
 func (l *Link) Refused(ours netip.Addr, to netip.AddrPort, refused func()) (end func()) {
 	return l.Tap(func(in Received) {
-		if r, ok := parseReport(in, to.Addr(), ours); ok && r.closed == to.Port() && r.closed != 0 {
+		if r, ok := parseReport(in, ours); ok && r.peer == to.Addr() && r.closed == to.Port() && r.closed != 0 {
 			refused()
 		}
 	})
 }
+
+// Returned calls a function when a router or host says that a packet of ours to a peer does not arrive, and why, until
+// end is called. The function must not wait.
+func (l *Link) Returned(ours netip.Addr, returned func(peer, by netip.Addr, why Reason)) (end func()) {
+	return l.Tap(func(in Received) {
+		if r, ok := parseReport(in, ours); ok && r.why != 0 {
+			returned(r.peer, r.by, r.why)
+		}
+	})
+}
+
+// Reason is why a packet does not arrive.
+type Reason uint8
+
+// The reasons.
+const (
+	Looped      Reason = iota + 1 // it passed too many routers
+	Unreachable                   // there is no route to the address, or nobody there has it
+	Prohibited                    // a firewall or an access list forbids it
+)
 
 const (
 	protocolICMP  = 1
@@ -82,12 +102,14 @@ const (
 	echoReply           = 0
 	unreachable         = 3
 	echoRequest         = 8
+	timeExceeded        = 11
 	portUnreachable     = 3
 	fragmentationNeeded = 4
 	dontFragment        = 0x4000
 	// Types of ICMPv6, and a code of unreachable (RFC 4443).
 	unreachable6     = 1
 	tooBig6          = 2
+	timeExceeded6    = 3
 	echoRequest6     = 128
 	echoReply6       = 129
 	portUnreachable6 = 4
@@ -122,25 +144,28 @@ func (l *Link) echo(from, to netip.Addr, via frame.MAC, size int, id, sequence u
 	return b
 }
 
-// report is a message of ICMP or ICMPv6 for an address of ours: one from a peer, or about a packet to it.
+// report is a message of ICMP or ICMPv6 for an address of ours.
 type report struct {
-	echoed int // bytes of the packet with an echo reply; 0: it is none
+	by     netip.Addr // that sent it
+	peer   netip.Addr // that sent an echo reply, or that the packet was for that it is about
+	echoed int        // bytes of the packet with an echo reply; 0: it is none
 	id     uint16
 	told   int    // bytes that a packet may have; 0: not said
 	closed uint16 // port of UDP on which nobody listens; 0: not said
+	why    Reason // that a packet does not arrive; 0: not said
 }
 
-// parseReport finds a message for an address of ours.
-func parseReport(in Received, peer, ours netip.Addr) (r report, ok bool) {
+// parseReport reads a message for an address of ours.
+func parseReport(in Received, ours netip.Addr) (r report, ok bool) {
 	if len(in.Frame) < frame.EthernetLen+frame.IPv4Len+icmpLen || in.VLAN != 0 {
 		return r, false
 	}
 	ip := in.Frame[frame.EthernetLen:]
 	switch binary.BigEndian.Uint16(in.Frame[12:]) {
 	case 0x0800:
-		return parseReport4(ip, peer, ours)
+		return parseReport4(ip, ours)
 	case frame.EtherTypeIPv6:
-		return parseReport6(ip, peer, ours)
+		return parseReport6(ip, ours)
 	}
 	return r, false
 }
@@ -148,21 +173,43 @@ func parseReport(in Received, peer, ours netip.Addr) (r report, ok bool) {
 // portOffset is where UDP's header has the destination's port.
 const portOffset = 2
 
-func parseReport4(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
+// reasons are the messages that say that a packet does not arrive, by type and code; RFC 792, RFC 1812 section 5.2.7.1.
+var reasons = map[[2]byte]Reason{
+	{timeExceeded, 0}: Looped,
+	{unreachable, 0}:  Unreachable, {unreachable, 1}: Unreachable, // network, host
+	{unreachable, 6}: Unreachable, {unreachable, 7}: Unreachable, // neither is known
+	{unreachable, 9}: Prohibited, {unreachable, 10}: Prohibited, {unreachable, 13}: Prohibited,
+}
+
+// reasons6 are those of ICMPv6 (RFC 4443 sections 3.1, 3.3).
+var reasons6 = map[[2]byte]Reason{
+	{timeExceeded6, 0}: Looped,
+	{unreachable6, 0}:  Unreachable, {unreachable6, 3}: Unreachable, {unreachable6, 6}: Unreachable,
+	{unreachable6, 1}: Prohibited, {unreachable6, 5}: Prohibited,
+}
+
+func parseReport4(ip []byte, ours netip.Addr) (r report, ok bool) {
 	header, total := int(ip[0]&15)*4, int(binary.BigEndian.Uint16(ip[2:]))
 	if ip[0]>>4 != 4 || ip[9] != protocolICMP || header < frame.IPv4Len || total > len(ip) || total < header+icmpLen ||
 		netip.AddrFrom4([4]byte(ip[16:20])) != ours {
 		return r, false
 	}
 	body := ip[header:total]
+	r.by = netip.AddrFrom4([4]byte(ip[12:16]))
+	if body[0] == echoReply {
+		r.peer, r.echoed, r.id = r.by, frame.IPv4Len+len(body), binary.BigEndian.Uint16(body[4:])
+		return r, true
+	}
 	const inner, innerTo = icmpLen, icmpLen + 16
-	about := len(body) >= innerTo+4 && netip.AddrFrom4([4]byte(body[innerTo:innerTo+4])) == peer
+	if len(body) < innerTo+4 {
+		return r, false
+	}
+	r.peer, r.why = netip.AddrFrom4([4]byte(body[innerTo:innerTo+4])), reasons[[2]byte(body)]
 	switch {
-	case body[0] == echoReply && netip.AddrFrom4([4]byte(ip[12:16])) == peer:
-		r.echoed, r.id = frame.IPv4Len+len(body), binary.BigEndian.Uint16(body[4:])
-	case body[0] == unreachable && body[1] == fragmentationNeeded && about:
+	case r.why != 0:
+	case body[0] == unreachable && body[1] == fragmentationNeeded:
 		r.told = int(binary.BigEndian.Uint16(body[6:]))
-	case body[0] == unreachable && body[1] == portUnreachable && about:
+	case body[0] == unreachable && body[1] == portUnreachable:
 		if at := inner + int(body[inner]&15)*4 + portOffset; len(body) >= at+2 {
 			r.closed = binary.BigEndian.Uint16(body[at:])
 		}
@@ -172,7 +219,7 @@ func parseReport4(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
 	return r, true
 }
 
-func parseReport6(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
+func parseReport6(ip []byte, ours netip.Addr) (r report, ok bool) {
 	if len(ip) < frame.IPv6Len+icmpLen || ip[0]>>4 != 6 || ip[6] != protocolICMP6 {
 		return r, false
 	}
@@ -181,14 +228,21 @@ func parseReport6(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
 		return r, false
 	}
 	body := ip[frame.IPv6Len : frame.IPv6Len+length]
+	r.by = netip.AddrFrom16([16]byte(ip[8:24]))
+	if body[0] == echoReply6 {
+		r.peer, r.echoed, r.id = r.by, frame.IPv6Len+length, binary.BigEndian.Uint16(body[4:])
+		return r, true
+	}
 	const innerTo, innerUDP = icmpLen + 24, icmpLen + frame.IPv6Len
-	about := len(body) >= innerTo+16 && netip.AddrFrom16([16]byte(body[innerTo:innerTo+16])) == peer
+	if len(body) < innerTo+16 {
+		return r, false
+	}
+	r.peer, r.why = netip.AddrFrom16([16]byte(body[innerTo:innerTo+16])), reasons6[[2]byte(body)]
 	switch {
-	case body[0] == echoReply6 && netip.AddrFrom16([16]byte(ip[8:24])) == peer:
-		r.echoed, r.id = frame.IPv6Len+length, binary.BigEndian.Uint16(body[4:])
-	case body[0] == tooBig6 && about:
+	case r.why != 0:
+	case body[0] == tooBig6:
 		r.told = int(binary.BigEndian.Uint32(body[4:]))
-	case body[0] == unreachable6 && body[1] == portUnreachable6 && about && len(body) >= innerUDP+portOffset+2:
+	case body[0] == unreachable6 && body[1] == portUnreachable6 && len(body) >= innerUDP+portOffset+2:
 		r.closed = binary.BigEndian.Uint16(body[innerUDP+portOffset:])
 	default:
 		return r, false

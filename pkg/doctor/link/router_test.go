@@ -65,26 +65,35 @@ func TestReportsAreRead(t *testing.T) {
 		} else {
 			answer[kind] = echoReply
 		}
-		if r, ok := parseReport(Received{Frame: answer}, peer, ours); !ok || r.echoed != 1400 || r.id != 7 {
+		if r, ok := parseReport(Received{Frame: answer}, ours); !ok || r.peer != peer || r.echoed != 1400 || r.id != 7 {
 			t.Errorf("%s: %v %+v", peer, ok, r)
 		}
-		if _, ok := parseReport(Received{Frame: asked}, peer, ours); ok {
+		if _, ok := parseReport(Received{Frame: asked}, ours); ok {
 			t.Errorf("%s: the question is taken for an answer", peer)
 		}
 		for n := range answer {
-			parseReport(Received{Frame: answer[:n]}, peer, ours)
+			parseReport(Received{Frame: answer[:n]}, ours)
 		}
 	}
 	peer, ours := netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8::9")
 	inner := l.echo(ours, peer, frame.MAC{}, 1400, 7, 0)[frame.EthernetLen:][:200]
 	router := netip.MustParseAddr("2001:db8::1")
 	tooBig := l.icmp6(router, ours, frame.MAC{}, append([]byte{tooBig6, 0, 0, 0, 0, 0, 0x05, 0x14}, inner...))
-	if r, ok := parseReport(Received{Frame: tooBig}, peer, ours); !ok || r.told != 1300 {
+	if r, ok := parseReport(Received{Frame: tooBig}, ours); !ok || r.peer != peer || r.told != 1300 {
 		t.Errorf("%v %+v", ok, r)
 	}
 	udp := slices.Concat(inner[:40], []byte{0, 9, 0, 69, 0, 8, 0, 0})
 	closed := l.icmp6(peer, ours, frame.MAC{}, append([]byte{unreachable6, portUnreachable6, 0, 0, 0, 0, 0, 0}, udp...))
-	if r, ok := parseReport(Received{Frame: closed}, peer, ours); !ok || r.closed != 69 {
+	if r, ok := parseReport(Received{Frame: closed}, ours); !ok || r.peer != peer || r.closed != 69 {
 		t.Errorf("%v %+v", ok, r)
+	}
+	for code, want := range map[[2]byte]Reason{
+		{timeExceeded6, 0}: Looped, {timeExceeded6, 1}: 0, // 1: a fragment is missing
+		{unreachable6, 0}: Unreachable, {unreachable6, 1}: Prohibited, {unreachable6, portUnreachable6}: 0,
+	} {
+		message := l.icmp6(router, ours, frame.MAC{}, slices.Concat(code[:], make([]byte, 6), inner))
+		if r, _ := parseReport(Received{Frame: message}, ours); r.why != want || want != 0 && (r.by != router || r.peer != peer) {
+			t.Errorf("%v: %+v", code, r)
+		}
 	}
 }

@@ -42,8 +42,9 @@ type Client struct {
 
 // Answer is what became of a question.
 type Answer struct {
-	URL    *url.URL // that answered, behind redirects
-	Hops   int      // redirects
+	URL    *url.URL   // that answered, behind redirects
+	Hops   int        // redirects
+	Addr   netip.Addr // that was asked
 	Status int
 	Body   []byte // its begin
 	Size   int64  // of the whole document; -1: not said
@@ -74,6 +75,7 @@ var (
 	ErrTooFar   = errors.New("there are too many redirects")
 	ErrRefused  = errors.New("nothing listens there")
 	ErrSilent   = errors.New("no answer")
+	ErrNoConn   = fmt.Errorf("%w, and no connection", ErrSilent)
 	ErrPlain    = errors.New("the port speaks plain HTTP")
 	ErrHandshak = errors.New("the TLS handshake failed")
 )
@@ -132,6 +134,7 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 		a.Err = err
 		return nil
 	}
+	a.Addr = addr.Addr()
 	request, err := http.NewRequestWithContext(ctx, method, a.URL.String(), http.NoBody)
 	if err != nil {
 		a.Err = fmt.Errorf("failed to ask: %w", err)
@@ -147,7 +150,11 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, c.Patience)
 			defer cancel()
-			return c.Way.DialContext(ctx, "tcp", addr.String())
+			conn, err := c.Way.DialContext(ctx, "tcp", addr.String())
+			if err != nil && !strings.Contains(err.Error(), "refused") {
+				return nil, ErrNoConn
+			}
+			return conn, err
 		},
 		TLSClientConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS10, //nolint:gosec // it asks what the server can do
@@ -312,9 +319,10 @@ func failure(err error) error {
 		return ErrPlain
 	case strings.Contains(text, "refused"):
 		return ErrRefused
-	case isTimeout(err), errors.Is(err, context.DeadlineExceeded), strings.Contains(text, "no route to host"),
-		strings.Contains(text, "host is unreachable"), strings.Contains(text, "timeout"):
-		return fmt.Errorf("%w: %w", ErrSilent, err)
+	case errors.Is(err, ErrNoConn):
+		return ErrNoConn
+	case isTimeout(err), errors.Is(err, context.DeadlineExceeded), strings.Contains(text, "timeout"):
+		return ErrSilent
 	case strings.Contains(text, "tls:"):
 		return fmt.Errorf("%w: %w", ErrHandshak, err)
 	}

@@ -86,7 +86,7 @@ func Faults() []Fault {
 			stage: killed(lab.DHCPRelay)},
 		{Name: "another station has its address", Finding: "address-conflict", Names: machine(good).IP.String(),
 			stage: squatter},
-		{Name: "script at an address that is nobody's", Finding: "waits-for-backend", Names: "192.0.2.77",
+		{Name: "script at an address that is nobody's", Finding: "address-without-owner", Names: "192.0.2.77",
 			machine: strayScript, stage: nothing},
 		{Name: "x86 kernel for ARM", Finding: "wrong-architecture", Names: "kernel", machine: x86Script, arch: "arm64",
 			stage: nothing},
