@@ -231,6 +231,9 @@ func differs(o, p offer.Offer) string {
 	return strings.Join(all, " and ")
 }
 
+// bootPort is where firmware asks a boot server (PXE 2.1).
+const bootPort = 4011
+
 // notAllowed is what Smee names in place of a file.
 const notAllowed = "netboot-not-allowed"
 
@@ -256,9 +259,9 @@ func (r *run) judgeBoot(way *order, a *stages) {
 			"ignores it",
 			b.Server)
 	case b.Class == "PXEClient" && len(b.Vendor) == 0 && r.Arch.Machine != 0 && b.Addr.IsValid():
-		r.find("boot-server-asked", "the OFFER of %s says PXEClient (option 60) without option 43: UEFI asks port 4011 "+
-			"of it "+
-			"for the file", b.Server)
+		r.find("boot-server-needed", "the OFFER of %s says PXEClient (option 60) without option 43: UEFI asks %s for "+
+			"the file, and boots only if that answers, which the doctor does not ask", b.Server,
+			netip.AddrPortFrom(b.Server, bootPort))
 	case menu && control&useFile == 0:
 		r.find("boot-server-asked", "the OFFER of %s has a menu (option 43): firmware asks port 4011, which the doctor "+
 			"does not",
