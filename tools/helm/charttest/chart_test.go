@@ -268,10 +268,24 @@ func TestEveryMetricIsExported(t *testing.T) {
 	}
 }
 
+// set finds sets of internal/metric, and the prefix of their metrics. That of boots' senders is the program's.
+var set = regexp.MustCompile(`metric\.New\([^,]+, (?:"([a-z0-9_]+)"|c\.Metrics)[,)]`)
+
 // exports says whether a source file has the metric, whole or behind a prefix.
 func exports(source, name string) bool {
 	if strings.Contains(source, `"`+name+`"`) {
 		return true
+	}
+	for _, made := range set.FindAllStringSubmatch(source, -1) {
+		prefixes := []string{made[1]}
+		if made[1] == "" {
+			prefixes = []string{"dhcp_relay", "stack_proxy"}
+		}
+		for _, prefix := range prefixes {
+			if rest, ok := strings.CutPrefix(name, prefix+"_"); ok && strings.Contains(source, `"`+rest+`"`) {
+				return true
+			}
+		}
 	}
 	for _, family := range []string{"dhcp_relay", "dhcp_relay6"} {
 		rest, ok := strings.CutPrefix(name, family)
