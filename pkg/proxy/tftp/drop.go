@@ -21,12 +21,12 @@ const (
 	DropMode                                 // a boot file in another mode than octet
 	DropNotReady                             // a server has no such file, and boot files are still awaited
 	DropUnanswered                           // a boot file, and too many first answers to the network are open
-	DropHeld                                 // repeated while the window that follows waits for the route's rate
+	DropWhileWaiting                         // repeated while the window that follows waits for the route's rate
 )
 
 var drops = slices.Concat(datagram.DropNames, metric.Enum[Drop]{
 	"malformed", "no_session", "unexpected", "write_refused", "mode",
-	"not_ready", "unanswered", "held",
+	"not_ready", "unanswered", "while_waiting",
 })
 
 // Outcome is the end of a transfer.

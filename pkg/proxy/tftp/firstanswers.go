@@ -24,19 +24,31 @@ func networkOf(client netip.Addr) netip.Prefix {
 	return p
 }
 
-// take counts one more, which has a place until giveBack; false where there are too many already, unless it is forced.
-func (u *firstAnswers) take(client netip.Addr, forced bool) bool {
+// take counts one more, which has a place until giveBack; false where there are too many already.
+func (u *firstAnswers) take(client netip.Addr) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := networkOf(client)
-	if u.networks[n] >= mostUnanswered && !forced {
+	if u.networks[n] >= mostUnanswered {
 		return false
 	}
+	u.count(n)
+	return true
+}
+
+// takeAnyway is take for a client that is no invented one.
+func (u *firstAnswers) takeAnyway(client netip.Addr) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.count(networkOf(client))
+}
+
+// count is take's; the caller holds mu.
+func (u *firstAnswers) count(n netip.Prefix) {
 	if u.networks == nil {
 		u.networks = map[netip.Prefix]int{}
 	}
 	u.networks[n]++
-	return true
 }
 
 // giveBack counts one less: it was acknowledged, or its transfer has ended.

@@ -75,7 +75,7 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	step := t.isStep(op, d.Data)
 	if op == opAck && t.allowance.holding && !step {
-		return DropHeld
+		return DropWhileWaiting
 	}
 	held := op == opAck && step && !h.askForWindow(w, s, d.Data) // goOn sends it later
 	if !held && s.Send(d.Data, t.server) != nil {
@@ -213,7 +213,7 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	}
 	if op == opData && !t.write {
 		if n, _ := blockNumber(data); t.allowance.holding && t.sentBefore(n) {
-			return DropHeld
+			return DropWhileWaiting
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
 	}

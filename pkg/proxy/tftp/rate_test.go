@@ -40,7 +40,7 @@ func TestWindowsWaitForTheRate(t *testing.T) {
 				t.Errorf("took %v, which is less than %v", took, least)
 			}
 			testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
-			if options != nil && f.drops(DropHeld) == 0 {
+			if options != nil && f.drops(DropWhileWaiting) == 0 {
 				t.Error("nothing was repeated while a window waited")
 			}
 			if n := counter(f.handler.meters.retransmits); n > 2 {
@@ -73,7 +73,7 @@ func TestRateGoesWhileAWindowWaits(t *testing.T) {
 		done <- err
 	}()
 	testwait.Until(t, "the one that has gone is forgotten", func() bool { return f.Sessions() == 1 })
-	testwait.Until(t, "the other one is held", func() bool { return f.drops(DropHeld) > 3 })
+	testwait.Until(t, "the other one is held", func() bool { return f.drops(DropWhileWaiting) > 3 })
 	s.SetRate(0)
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -17,12 +17,12 @@ func (t *transfer) keep(b []byte, now time.Time) {
 	if t.write || t.agreed.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
 		return
 	}
-	t.newest, t.sent = append(t.newest[:0], b...), now
+	t.newest, t.sentAt = append(t.newest[:0], b...), now
 }
 
 // missed reports whether an ACK asks for the newest block again, because the client has not got it.
 func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
-	if op != opAck || t.write || t.ended || len(t.newest) == 0 || now.Sub(t.sent) < askedAgain {
+	if op != opAck || t.write || t.ended || len(t.newest) == 0 || now.Sub(t.sentAt) < askedAgain {
 		return false
 	}
 	kept, _ := blockNumber(t.newest)
@@ -34,7 +34,7 @@ func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 // wait longer. Smee would send the block again 12 seconds later, and the client might have given up by then.
 func (h *handler) resend(w *worker, s *session) {
 	t := &s.State
-	t.sent = w.Now()
+	t.sentAt = w.Now()
 	t.Resent++
 	h.meters.retransmits.Inc()
 	h.spent(s, len(t.newest))

@@ -90,14 +90,13 @@ func (h *handler) loader(client netip.Addr, asked string, now time.Time) *loader
 // serveFile begins a transfer of a file.
 func (h *handler) serveFile(w *worker, d datagram.Datagram, r request, file file) Drop {
 	client := d.Client.Addr()
-	admitted := h.firstAnswers.take(client, false)
-	if !admitted && w.NoteRefused(d) { // an invented address does not ask again
-		admitted = h.firstAnswers.take(client, true)
-	}
-	if !admitted {
-		file.Close()
-		h.refuse(w, d, r, DropUnanswered, nil)
-		return DropUnanswered
+	if !h.firstAnswers.take(client) {
+		if !w.NoteRefused(d) { // an invented address does not ask again
+			file.Close()
+			h.refuse(w, d, r, DropUnanswered, nil)
+			return DropUnanswered
+		}
+		h.firstAnswers.takeAnyway(client)
 	}
 	s, drop := w.OpenServed(d)
 	if drop != datagram.NotDropped {
@@ -190,7 +189,7 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 	case op != opAck || t.ended || !t.answered:
 		return DropUnexpected
 	case t.served.busy || t.allowance.holding:
-		return DropHeld
+		return DropWhileWaiting
 	}
 	action, step := t.served.ACK(n, w.Now())
 	if step {
@@ -226,6 +225,7 @@ func (h *handler) repeatedToServed(w *worker, s *session) bool {
 		h.act(w, s, action)
 		return true
 	}
+	// The first one may be the network's duplicate, and is left out: a client that began anew asks again.
 	if r.duplicated || r.Restarts(w.Now()) {
 		return false
 	}

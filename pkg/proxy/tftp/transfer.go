@@ -38,7 +38,7 @@ type transfer struct {
 	allowance allowance // of the route's rate
 
 	newest []byte    // the block of number high, where it is kept
-	sent   time.Time // when the client was last sent it
+	sentAt time.Time // when the client was last sent it
 
 	ended bool
 	code  uint16 // of an ERROR; Message is its text
