@@ -232,6 +232,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 	if s == nil || !dead && !w.NoteRefused(d) {
 		return DropTableFull
 	}
+	// Long sessions that are alive give way at a bounded rate, or no transfer would complete.
 	if !dead && s.rank == rankLong && !g.takeLongEviction(w.now, bound) {
 		return DropTableFull
 	}

@@ -52,7 +52,7 @@ func (c *Conn) ask() state {
 func (c *Conn) connect() (err error) {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	if !x.fresh && (x.Request.safe() || pool.holdsIdle(x.Key)) {
+	if !x.newConn && (x.Request.safe() || pool.holdsIdle(x.Key)) {
 		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
@@ -82,7 +82,7 @@ func (c *Conn) dialed() state {
 func (c *Conn) hear() state {
 	x, u := c.exchange, c.upstream
 	for {
-		buffer := c.engine.loop.Buffer()[frameBefore:][:Piece]
+		buffer := c.engine.loop.Buffer()[:Piece]
 		n, err := u.read(buffer)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -154,7 +154,7 @@ func (c *Conn) keepOrClose() {
 	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && u.pool.wants(u, x)
 	if x.streamed { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.streamed = false
-		c.owner.Streamed(keep, x.ration)
+		c.owner.Streamed(keep, x.rationLeft)
 	}
 	if keep {
 		u.pool.put(u)
@@ -184,7 +184,7 @@ func (c *Conn) unanswered(err error) state {
 		return c.failed(false, err)
 	}
 	c.hangUp()
-	x.fresh, x.heads, x.in = true, 0, x.in[:0]
+	x.newConn, x.heads, x.in = true, 0, x.in[:0]
 	return asking
 }
 
@@ -203,7 +203,7 @@ func (c *Conn) failed(dialing bool, err error) state {
 	x.Endpoint = nil // Failed releases it
 	refusal := x.route.Failed(x, dialing, cmp.Or(err, io.ErrUnexpectedEOF))
 	if refusal == nil {
-		x.fresh, x.heads, x.in = false, 0, x.in[:0]
+		x.newConn, x.heads, x.in = false, 0, x.in[:0]
 		return asking
 	}
 	x.Request.close = x.Request.close || c.owner.Retired()

@@ -258,8 +258,8 @@ func (c *Conn) finish(x *Exchange, r Result) {
 	if x.Endpoint != nil {
 		x.Endpoint.Release()
 	}
-	if x.streamed { // the answer broke off, or keepOrClose would have told
-		c.owner.Streamed(false, x.ration)
+	if x.streamed { // the answer broke off, or keepOrClose would have told: the endpoint's connection is not kept
+		c.owner.Streamed(false, x.rationLeft)
 	}
 	c.owner.Received(x.size)
 	x.route.Ended(x, r)
@@ -330,8 +330,8 @@ func (c *Conn) attend(past time.Duration) {
 	if past < loop.Tick {
 		return
 	}
-	fresh := !c.client.watched()
-	if err := c.client.watch(c.engine.loop, c); err != nil || fresh || c.client.last {
+	first := !c.client.watched()
+	if err := c.client.watch(c.engine.loop, c); err != nil || first || c.client.last {
 		c.closeIfReset()
 	}
 }

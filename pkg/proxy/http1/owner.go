@@ -23,8 +23,8 @@ type Owner interface {
 	// Ration asks for some of n bytes of such an answer, by the route's rate and the memory, and returns for how many. If
 	// that is not now, the owner calls [Conn.Granted] when they may be sent.
 	Ration(n int) (some int, now bool)
-	// Streamed ends such an answer, and takes bytes of the last ration back that were not sent. The
-	// endpoint's connection is still open if it is kept.
+	// Streamed ends such an answer, and takes bytes of the last ration back that were not sent. The endpoint's connection
+	// is still open if it is kept.
 	Streamed(kept bool, unsent int)
 	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool
@@ -117,24 +117,24 @@ type Exchange struct {
 	// Dial and Response are how long the endpoint may take to connect, and to answer; 0 is for ever.
 	Dial, Response time.Duration
 
-	conn     *Conn
-	route    Route
-	raw      [mostRequest]byte
-	size     int // length of the request in raw
-	answer   answer
-	body     body   // of the answer, as it comes
-	in       []byte // the part of the answer's head that has come
-	heads    int    // length of the interim answers before it
-	out      []byte // the request for the endpoint, later the part of the answer for the client that is under way
-	sent     int    // how much of out was sent
-	payload  int64  // bytes of the answer's body that were read
-	fresh    bool   // the request goes on a new connection
-	begun    bool   // the answer's head is known
-	streamed bool   // Owner.Streaming was called, and Streamed was not yet
-	ration   int    // how many bytes of it may be read now
-	loads    int    // how often in a row the file's next part was loaded
-	stalled  bool   // its client took nothing for Limits.Stall
-	broken   error  // of reading the file, or the endpoint
+	conn       *Conn
+	route      Route
+	raw        [mostRequest]byte
+	size       int // length of the request in raw
+	answer     answer
+	body       body   // of the answer, as it comes
+	in         []byte // the part of the answer's head that has come
+	heads      int    // length of the interim answers before it
+	out        []byte // the request for the endpoint, later the part of the answer for the client that is under way
+	sent       int    // how much of out was sent
+	payload    int64  // bytes of the answer's body that were read
+	newConn    bool   // the request goes on a new connection
+	begun      bool   // the answer's head is known
+	streamed   bool   // Owner.Streaming was called, and Streamed was not yet
+	rationLeft int    // how many bytes of it may be read now
+	loads      int    // how often in a row the file's next part was loaded
+	stalled    bool   // its client took nothing for Limits.Stall
+	broken     error  // of reading the file, or the endpoint
 }
 
 // Conn is the connection on which the request came.

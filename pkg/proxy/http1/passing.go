@@ -81,13 +81,13 @@ func (c *Conn) receive() state {
 	if !u.more {
 		return receiving
 	}
-	if x.ration == 0 {
+	if x.rationLeft == 0 {
 		var now bool
-		if x.ration, now = c.owner.Ration(Piece); !now {
+		if x.rationLeft, now = c.owner.Ration(Piece); !now {
 			return rationed
 		}
 	}
-	n, err := u.read(buffer[frameBefore:][:x.ration])
+	n, err := u.read(buffer[frameBefore:][:x.rationLeft])
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return receiving
@@ -97,7 +97,7 @@ func (c *Conn) receive() state {
 	}
 	data, broken := x.body.take(buffer[frameBefore:][:n])
 	x.payload += int64(len(data))
-	x.ration -= len(data)
+	x.rationLeft -= len(data)
 	out := x.body.frame(buffer, frameBefore, len(data))
 	if x.body.whole {
 		c.keepOrClose()

@@ -16,10 +16,10 @@ func (s *side) piece(n int) int {
 // granted asks the route's rate for what was read. It reports whether that may be written at once; if not, resume is
 // called later.
 func (s *side) granted() bool {
-	if !s.fresh || !s.shaped() {
+	if !s.unasked || !s.shaped() {
 		return true
 	}
-	s.fresh = false
+	s.unasked = false
 	if s.waiter == nil {
 		s.waiter = &shaper.Waiter{Ready: func() { s.session.do(s.resume) }}
 	}

@@ -100,22 +100,22 @@ func (s *session) refuseHeader(err error) {
 func (s *session) beginFor(source netip.AddrPort) {
 	client := source.Addr()
 	s.source, s.outcome.Client = source, client
-	why := s.lease.Move(client)
-	switch {
-	case why != admission.Admitted:
+	if why := s.lease.Move(client); why != admission.Admitted {
 		s.refuse(refusalOf(why))
-	case !s.front.conns.Count(s, client, s.settings.MaxPerClient):
-		s.refuse(refusedClient)
-	default:
-		s.attempts = s.settings.Pool.Attempts(client, s.settings.Attempts)
-		if s.settings.TLS != nil {
-			s.handshake()
-		} else {
-			s.connect()
-		}
+		s.reset()
 		return
 	}
-	s.reset()
+	if !s.front.conns.Count(s, client, s.settings.MaxPerClient) {
+		s.refuse(refusedClient)
+		s.reset()
+		return
+	}
+	s.attempts = s.settings.Pool.Attempts(client, s.settings.Attempts)
+	if s.settings.TLS != nil {
+		s.handshake()
+	} else {
+		s.connect()
+	}
 }
 
 // connect begins to connect to the next endpoint.
@@ -183,7 +183,7 @@ func (s *session) connected() {
 	s.pass()
 	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
 	// It is watched also if the client has ended its side: it may be reset later.
-	s.client.move(false)
+	s.client.move(untilShort)
 	if s.state != passing {
 		return
 	}
@@ -302,7 +302,8 @@ func (s *session) end(byReset bool) {
 	s.client.close(byReset)
 	s.server.close(byReset)
 	s.in.forget(s)
-	if s.tls.stop() { // without TLS, too: no goroutine uses the sockets
+	s.tls.stop()
+	if s.tls.unused() { // else the last goroutine's end does it
 		s.giveBack()
 	}
 }

@@ -57,7 +57,7 @@ type side struct {
 	rest      []byte        // was read, and is not yet written
 	buffer    *sock.Scratch // has the rest while the direction waits; nil otherwise
 	pipe      *sock.Pipe    // of a bulk direction
-	fresh     bool          // the shaper has not been asked yet for what was read
+	unasked   bool          // the shaper has not been asked yet for what was read
 	waiter    *shaper.Waiter
 	bulk      int       // bytes since the last pause
 	last      time.Time // when the pipe was filled last
@@ -118,11 +118,13 @@ func (s *side) Ready(e loop.Events) {
 	}
 }
 
-// move passes on what has come, until nothing is left or the direction has to wait. The loop reports each change once
-// (EPOLLET): of bytes that come after a short read it will tell, so move stops there. With untilEmpty it reads on to
-// EAGAIN or the end, which the loop may have reported already: behind a FIN, an error or an urgent byte, and where the
-// direction has waited.
-func (s *side) move(untilEmpty bool) {
+// How far move reads. The loop reports each change once (EPOLLET): of bytes that come after a short read it will tell,
+// so move may stop there. It has to read on to EAGAIN or the end, which the loop may have reported already, behind a
+// FIN, an error or an urgent byte (loop.Events.Last), and where the direction has waited.
+const untilShort, untilEmpty = false, true
+
+// move passes on what has come, until nothing is left or the direction has to wait.
+func (s *side) move(toEnd bool) {
 	x := s.session
 	for moved := 0; x.state == passing && !s.ended; {
 		n, most, err := s.take()
@@ -141,7 +143,7 @@ func (s *side) move(untilEmpty bool) {
 			return
 		}
 		// In a long stream a short read may only be faster than its sender: whether it pauses, EAGAIN tells.
-		if s.pipe == nil && n < most && !untilEmpty && s.bulk < longBytes {
+		if s.pipe == nil && n < most && !toEnd && s.bulk < longBytes {
 			s.bulk = 0
 			return
 		}
@@ -158,7 +160,7 @@ func (s *side) resume() {
 	if s.session.state == passing && s.waits != nothing {
 		s.waits = nothing
 		if s.give() {
-			s.move(true)
+			s.move(untilEmpty)
 		}
 	}
 }
@@ -186,7 +188,7 @@ func (s *side) take() (n, most int, err error) {
 		s.rest, err = buffer[:n], os.NewSyscallError("read", err)
 	}
 	s.bulk += n
-	s.fresh = n > 0
+	s.unasked = n > 0
 	return n, most, err
 }
 
@@ -274,7 +276,10 @@ func (s *side) end() {
 }
 
 // tear ends the session after an error of the socket.
-func (s *side) tear(err error) { s.session.end(s.session.noteError(err)) }
+func (s *side) tear(err error) {
+	torn := s.session.noteError(err)
+	s.session.end(torn)
+}
 
 // close closes the socket, in order or by a reset.
 func (s *side) close(byReset bool) {
@@ -327,6 +332,7 @@ func (s *side) unpipe() {
 // resize gives a bulk direction the largest buffers that there is room for, up to most.
 func (s *side) resize(dst, src syscall.Conn, most sock.Buffers) {
 	size, changed := s.buffers.Resize(&s.session.lease, dst, most)
+	// A buffer that was never set may grow to sock.Largest without us.
 	if changed && s.direction == toClient && (s.bufferSet || size != sock.Largest) {
 		sock.SetReceiveBuffer(src, size)
 		s.bufferSet = true

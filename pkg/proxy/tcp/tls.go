@@ -88,15 +88,14 @@ func passEnd(dst, src stream) error {
 // errTLS is a failed TLS handshake with an endpoint.
 var errTLS = errors.New("no TLS with the endpoint")
 
-// unused reports whether no goroutine uses the sockets.
+// unused reports whether no goroutine uses the sockets; without TLS none does.
 func (x *tlsPart) unused() bool { return x == nil || !x.busy }
 
-// stop ends the goroutines. It reports whether there are none.
-func (x *tlsPart) stop() bool {
+// stop ends the goroutines.
+func (x *tlsPart) stop() {
 	if x != nil {
 		x.cancel()
 	}
-	return x.unused()
 }
 
 // inGoroutine runs f in a goroutine, and what it returns in the loop, unless the session was closed meanwhile.

@@ -52,8 +52,8 @@ func (l *connections) register(c *loopConn) bool {
 	return true
 }
 
-// move counts and charges a connection for the client that its PROXY header has told; false where that has too many.
-func (c *accepted) move(client netip.Addr) bool {
+// countFor counts and charges a connection for the client of its PROXY header; false where that has too many.
+func (c *accepted) countFor(client netip.Addr) bool {
 	l := c.connections
 	if !l.open.Count(c, client, l.settings.Load().MaxPerClient) {
 		l.metrics.refused("client_limit")

@@ -75,7 +75,7 @@ func (c *loopConn) headerCame(client, _ netip.AddrPort, err error) {
 			c.connections.log.Info("PROXY header refused", "peer", c.peer, "error", err)
 		}
 	}
-	if err != nil || !c.move(c.peer.Addr()) {
+	if err != nil || !c.countFor(c.peer.Addr()) {
 		c.http1.Refuse()
 		return
 	}

@@ -136,7 +136,7 @@ func connOf(x *http1.Exchange) *loopConn { return x.Conn().Owner().(*loopConn) }
 func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.Refusal {
 	c, operation, how := connOf(x), "read", endpoint.Failed
 	if dialing {
-		operation, how = "dial", endpoint.Unseen
+		operation, how = "dial", endpoint.Unseen // another endpoint may be tried
 	}
 	if sock.Exhausted(err) {
 		how = endpoint.NotItsFault
@@ -147,7 +147,7 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.request.to), Err: err}
 	}
-	c.request.attempts.Done(how, err) // after Failed and NotItsFault Next has none
+	c.request.attempts.Done(how, err) // after Failed and NotItsFault Next has none: an endpoint may have seen it
 	if p.nextEndpoint(x) {
 		p.observer.metrics.retried()
 		return nil
@@ -180,11 +180,10 @@ func (p *plainRoute) Progressed(x *http1.Exchange, r http1.Result) {
 		return
 	}
 	took := time.Since(x.Start)
-	begins, due := c.request.announced.next(r.Code, long, took)
-	if !due {
+	switch c.request.announced.next(r.Code, long, took) {
+	case noNotice:
 		return
-	}
-	if begins {
+	case answerBegins:
 		took, r.Sent = 0, 0
 	}
 	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Sent: r.Sent, Expected: r.Expected}, took)

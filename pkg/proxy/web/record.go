@@ -85,19 +85,35 @@ type announced struct {
 	took     time.Duration // to the last record
 }
 
-// next reports whether a request that goes on, and has taken some time by now, is due to be recorded: one that has no
-// answer once, after [record.Waits]; a long answer when it begins, as if nothing was sent yet, and then each
-// [record.Progress].
-func (a *announced) next(code int, long bool, took time.Duration) (begins, due bool) {
+// notice is what is to be recorded of a request that goes on.
+type notice uint8
+
+const (
+	noNotice     notice = iota
+	answerWaits         // it has no answer yet
+	answerBegins        // a long answer, as if nothing was sent yet
+	answerGoesOn        // how much of it was sent
+)
+
+// next is what is to be recorded of a request that has taken some time by now: that it waits, once, after
+// [record.Waits]; of a long answer its beginning, then each [record.Progress] how far it is.
+func (a *announced) next(code int, long bool, took time.Duration) (due notice) {
 	again := a.recorded && a.code == code
-	if again && (!long || took-a.took < record.Progress) || !long && took < record.Waits {
-		return false, false
+	switch {
+	case !long && (again || took < record.Waits), again && took-a.took < record.Progress:
+		return noNotice
+	case !long:
+		due = answerWaits
+	case again:
+		due = answerGoesOn
+	default:
+		due = answerBegins
 	}
-	if begins = long && !again; !begins {
+	if due != answerBegins {
 		a.took = max(took, a.took)
 	}
 	a.recorded, a.code = true, code
-	return begins, true
+	return due
 }
 
 // recordCall records that a gRPC call is under way: it may be a stream that is silent for hours.
@@ -118,12 +134,12 @@ func (r *response) recordLong(length uint64) {
 		return
 	}
 	took := time.Since(o.Begin)
-	begins, due := o.announced.next(r.code, true, took)
-	if !due {
+	due := o.announced.next(r.code, true, took)
+	if due == noNotice {
 		return
 	}
 	x := o.Exchange
-	if !begins {
+	if due == answerGoesOn {
 		x.Took, x.Bytes = took, uint64(r.bytes)
 	}
 	x.Outcome, x.Reason, x.Method = record.Began, "", r.request.Method

@@ -173,7 +173,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if response, err = t.ask(r, c, e); err == nil { //nolint:bodyclose // by trip.end
 			return endpoint.Taken, nil
 		}
-		if c.body.isLeft() {
+		if c.body.endpointLeft() {
 			err = errLost // what there is may be the deadline by which stallReader.wake ended the read
 		}
 		if fault := clientFault(r, c.body); fault != nil {
@@ -248,7 +248,7 @@ func (t *transport) forHTTPTransport(r *http.Request, c *trip, to netip.AddrPort
 // clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
 // client went away, or its body is broken. It is nil for any other failure.
 func clientFault(r *http.Request, body *retryBody) error {
-	if body.isLeft() {
+	if body.endpointLeft() {
 		return nil
 	}
 	switch gone := r.Context().Err(); {

@@ -70,7 +70,7 @@ func (k *retryBody) goesTo(ctx context.Context, conn net.Conn) {
 				return // it is the client that has gone: http.Transport ends the connection for that
 			}
 			k.closed.Store(true)
-			k.left.Store(k.upload.wake())
+			k.deserted.Store(k.upload.wake())
 		})
 	}
 }
