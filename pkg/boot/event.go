@@ -46,7 +46,7 @@ const (
 	Agent                    // User-Agent; a syslog line's tag; options of a TFTP transfer, asked for or agreed
 	Message                  // text of a TFTP error or of a syslog line; grpc-message
 	Method                   // of an HTTP request
-	Place                    // listener of the relay; route of the proxy
+	Where                    // it was heard: the relay's listener, or the proxy's route
 	Reason                   // a drop reason's or refusal's name
 	fields
 )
@@ -85,7 +85,7 @@ type Event struct {
 	Lease     uint32 // seconds, option 51
 	Resent    uint32 // TFTP blocks that were sent again
 	Port      uint16 // of Endpoint
-	AskedPort uint16 // port of the proxy; the route's name is the text Place
+	AskedPort uint16 // port of the proxy; the route's name is the text Where
 	Status    uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
 	Secs      uint16 // of a DHCP request's header
 	Block     uint16 // TFTP block size agreed

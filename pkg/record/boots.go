@@ -83,7 +83,7 @@ func (b *Boots) Record(x Exchange) {
 	boot.SetText(e, boot.Agent, software, x.Software)
 	boot.SetText(e, boot.Message, message, x.Message)
 	boot.SetText(e, boot.Method, mostMethod, x.Method)
-	boot.SetText(e, boot.Place, mostRoute, x.Route)
+	boot.SetText(e, boot.Where, mostRoute, x.Route)
 	boot.SetText(e, boot.Reason, mostReason, x.Reason)
 	tell(e)
 }

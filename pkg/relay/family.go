@@ -26,16 +26,16 @@ type family interface {
 	view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
 	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
 	// true afterwards, the message was copied, and is not to be sent.
-	request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
+	request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop)
 	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
 	// its link call for it.
 	countUnadvertised(v *vlan, a *arrival, now int64)
 	// describeRequest returns what the servers' health has to know of a request as the servers get it.
-	describeRequest(w *worker, b []byte, to *server.Targets) server.Request
-	// reply decides about a server's message m, which begins at headroom in its slot, and puts what to send into b.
-	reply(w *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) Drop
+	describeRequest(w *worker, b []byte, targets *server.Targets) server.Request
+	// reply decides about a server's message m, which begins at headroom in its slot, and puts what to send into out.
+	reply(w *worker, m []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop
 	// put writes the headers in front of a reply for a client on a listener.
-	put(r *Relay, whole []byte, open *listener.Opened[link], b *back, to *server.Targets)
+	put(r *Relay, whole []byte, open *listener.Opened[link], out *back, targets *server.Targets)
 
 	// spoken finds the speech in a message from a machine's side, replied that in a server's. ok is false where it is no
 	// message.
@@ -115,8 +115,8 @@ type origin struct {
 	listener int16
 	// firmware is set where the client says that it boots from the network; a server may answer only such clients.
 	firmware bool
-	// mute tells that no server answers the request.
-	mute bool
+	// unanswered tells that no server answers such a request.
+	unanswered bool
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by (DHCPv6).
 	ifindex int32
 	local   [16]byte

@@ -52,7 +52,7 @@ func FuzzPolicy(f *testing.F) {
 			return
 		}
 		got[0] = byte(dhcp.OpReply)
-		if _, _, drop := bench.worker.reply4(got, bench.targets.All[0].Addr.Addr(), bench.targets, 0); drop != None && drop != BadAddress {
+		if _, _, drop := reply4(bench.worker, got, bench.targets.All[0].Addr.Addr(), bench.targets, 0); drop != None && drop != BadAddress {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
@@ -92,7 +92,7 @@ func FuzzReply(f *testing.F) {
 			}
 			bench.pending.Remember(keyOf(m), o, 0)
 		}
-		got, o, drop := bench.worker.reply4(m, netip.AddrFrom4([4]byte{}), bench.targets, 0)
+		got, o, drop := reply4(bench.worker, m, netip.AddrFrom4([4]byte{}), bench.targets, 0)
 		if drop != None {
 			return
 		}

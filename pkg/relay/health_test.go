@@ -81,7 +81,7 @@ func TestRackAtDefaults(t *testing.T) {
 			got[0], got[242] = byte(dhcp.OpReply), byte(map[dhcp.Type]dhcp.Type{dhcp.Discover: dhcp.Offer, dhcp.Request: dhcp.Ack}[kind])
 			copy(got[16:], yiaddr[:])
 			for _, from := range []byte{11, 12} {
-				if _, _, drop := b.worker.reply4(got, netip.AddrFrom4([4]byte{10, 244, 0, from}), b.targets, at); drop != None {
+				if _, _, drop := reply4(b.worker, got, netip.AddrFrom4([4]byte{10, 244, 0, from}), b.targets, at); drop != None {
 					t.Fatal(drop)
 				}
 			}

@@ -56,10 +56,10 @@ func TestReplyWithoutTokenIsNotTheFirst6(t *testing.T) {
 	}
 	reply := answered(request, dhcp6.Advertise)
 	bare := around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner())
-	if _, drop := b.worker.reply6(bare, serverIP, b.targets, b.now()); drop != TokenMissing {
+	if _, drop := reply6(b.worker, bare, serverIP, b.targets, b.now()); drop != TokenMissing {
 		t.Fatalf("got %v", drop)
 	}
-	if _, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != None {
+	if _, drop := reply6(b.worker, reply, serverIP, b.targets, b.now()); drop != None {
 		t.Fatalf("got %v", drop)
 	}
 	if got := answersCounted(t, registry, "dhcp_relay6_reply_seconds"); got != 1 {

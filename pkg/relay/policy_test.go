@@ -82,7 +82,7 @@ func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
 	reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 	copy(reply, m)
 	reply[0] = byte(dhcp.OpReply)
-	return b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 244, 0, 11}), b.targets, b.now())
+	return reply4(b.worker, reply, netip.AddrFrom4([4]byte{10, 244, 0, 11}), b.targets, b.now())
 }
 
 func withGiaddr(m dhcp.Message, giaddr [4]byte) dhcp.Message {
@@ -240,7 +240,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		copy(reply, m)
 		reply[0] = byte(dhcp.OpReply)
 		from := b.targets.All[0].Addr.Addr()
-		answer, o, drop := b.worker.reply4(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
+		answer, o, drop := reply4(b.worker, dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
@@ -269,7 +269,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		b.worker.send(m, b.targets, int64(n), 0)
 		b.worker.sender.Clear()
 		m[0] = byte(dhcp.OpReply)
-		if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, int64(n)); drop != None {
+		if _, _, drop := reply4(b.worker, m, b.targets.All[0].Addr.Addr(), b.targets, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 type queue struct {
 	*worker // of the goroutine that sends requests which have waited
 	*admit.Queue[waiting]
-	targets *server.Targets // of one release
+	targets *server.Targets // of the requests that Send was given since the last Flush
 }
 
 // waiting is a request that waits, edited for the servers.

@@ -468,7 +468,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
 			reply[0] = byte(dhcp.OpReply)
-			_, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, byte(n % servers), 10}), b.targets, b.now())
+			_, _, drop := reply4(b.worker, reply, netip.AddrFrom4([4]byte{10, 9, byte(n % servers), 10}), b.targets, b.now())
 			switch drop {
 			case None:
 				passed++
@@ -506,7 +506,7 @@ func TestServersMaySendTwoOffers(t *testing.T) {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
 			reply[0] = byte(dhcp.OpReply)
-			if _, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, 0, from}), b.targets, b.now()); drop != None {
+			if _, _, drop := reply4(b.worker, reply, netip.AddrFrom4([4]byte{10, 9, 0, from}), b.targets, b.now()); drop != None {
 				t.Errorf("try %d, server %d: %v", try, from, drop)
 			}
 		}
@@ -614,7 +614,7 @@ func TestUnicastsDoNotAllocate(t *testing.T) {
 				t.Fatal(drop)
 			}
 			m[0] = byte(dhcp.OpReply)
-			if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, b.now()); drop != None {
+			if _, _, drop := reply4(b.worker, m, b.targets.All[0].Addr.Addr(), b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}
 		}); got != 0 {

@@ -32,11 +32,11 @@ type texts struct{ vendor, user, host, file []byte }
 
 // Lengths of texts in an event, in bytes. An event has room for all of them together.
 const (
-	maxClass, maxHost, maxFile, maxPlace, maxReason = 64, 48, 128, 16, 24
+	maxClass, maxHost, maxFile, maxWhere, maxReason = 64, 48, 128, 16, 24
 )
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side, as it arrived.
-func (w *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Drop) {
+func (w *worker) tellRequest(a *arrival, targets *server.Targets, now int64, drop Drop) {
 	if w.teller.emit == nil || len(a.b) <= a.at {
 		return
 	}
@@ -48,14 +48,14 @@ func (w *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Dro
 	switch {
 	case s.fromServer:
 		server = a.source.addrPort()
-	case len(to.All) > 0:
-		server = to.All[0].Addr
+	case len(targets.All) > 0:
+		server = targets.All[0].Addr
 	}
 	w.hand(&s, server, w.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait, as the servers get it.
-func (q *queue) tellWaiting(note *waiting, b []byte, to *server.Targets, now int64, drop Drop) {
+func (q *queue) tellWaiting(note *waiting, b []byte, targets *server.Targets, now int64, drop Drop) {
 	if q.teller.emit == nil {
 		return
 	}
@@ -64,23 +64,23 @@ func (q *queue) tellWaiting(note *waiting, b []byte, to *server.Targets, now int
 	if q.relay.config.IPv6 {
 		a.b, a.source = inner6(b), peer{ip: note.key.sender}
 	}
-	q.tellRequest(a, to, now, drop)
+	q.tellRequest(a, targets, now, drop)
 }
 
 // tellReply tells of a message from a server. It tells the listener's name, too: that of the machine's link.
-func (w *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
+func (w *worker) tellReply(out *back, from netip.AddrPort, now int64, drop Drop) {
 	if w.teller.emit == nil {
 		return
 	}
-	s, ok := w.relay.family.replied(b.message, &b.origin)
+	s, ok := w.relay.family.replied(out.message, &out.origin)
 	if !ok {
 		return
 	}
 	where := unicastLabel
-	if b.found {
-		where = w.relay.nameOf(b.listener)
+	if out.found {
+		where = w.relay.nameOf(out.listener)
 	}
-	s.took = time.Duration(b.waited)
+	s.took = time.Duration(out.waited)
 	w.hand(&s, from, where, now, drop)
 }
 
@@ -110,7 +110,7 @@ func (w *worker) hand(s *speech, server netip.AddrPort, where string, now int64,
 	boot.SetText(e, boot.UserClass, maxClass, texts.user)
 	boot.SetText(e, boot.HostName, maxHost, texts.host)
 	boot.SetText(e, boot.File, maxFile, texts.file)
-	boot.SetText(e, boot.Place, maxPlace, where)
+	boot.SetText(e, boot.Where, maxWhere, where)
 	if drop != None {
 		boot.SetText(e, boot.Reason, maxReason, drop.String())
 	}

@@ -29,7 +29,7 @@ type told struct {
 	Client, Given, Requested                  netip.Addr
 	Server, Next, Relay                       netip.Addr
 	Endpoint                                  netip.AddrPort
-	Vendor, User, Host, File, Place, DropName string
+	Vendor, User, Host, File, Where, DropName string
 }
 
 func eventOf(e *boot.Event) told {
@@ -39,7 +39,7 @@ func eventOf(e *boot.Event) told {
 		Requested: boot.Addr(e.Requested), Server: boot.Addr(e.Server), Next: boot.Addr(e.Next), Relay: boot.Addr(e.Relay),
 		Endpoint: netip.AddrPortFrom(boot.Addr(e.Endpoint), e.Port),
 		Vendor:   string(e.Text(boot.VendorClass)), User: string(e.Text(boot.UserClass)), Host: string(e.Text(boot.HostName)),
-		File: string(e.Text(boot.File)), Place: string(e.Text(boot.Place)), DropName: string(e.Text(boot.Reason)),
+		File: string(e.Text(boot.File)), Where: string(e.Text(boot.Where)), DropName: string(e.Text(boot.Reason)),
 	}
 	if e.HasArch {
 		out.Arch = int(e.Arch)
@@ -72,7 +72,7 @@ var (
 func TestTellsOfRequests(t *testing.T) {
 	base := told{
 		Kind: boot.DHCPRequest, Type: dhcp.Discover, MAC: "52:54:00:5e:00:01", XID: 0x01020304, Arch: -1, Endpoint: smee,
-		Place: "macvlan0",
+		Where: "macvlan0",
 	}
 	tests := map[string]struct {
 		m      func(*testing.T) dhcp.Message
@@ -201,7 +201,7 @@ func TestTellsOfReplies(t *testing.T) {
 	}
 	base := told{
 		Kind: boot.DHCPReply, Type: dhcp.Offer, MAC: "52:54:00:5e:00:01", XID: 0x01020304, Arch: -1, Endpoint: smee,
-		Given: anAddress, Next: smee.Addr(), Server: smee.Addr(), Lease: 3600, Place: "macvlan0",
+		Given: anAddress, Next: smee.Addr(), Server: smee.Addr(), Lease: 3600, Where: "macvlan0",
 	}
 	tests := map[string]struct {
 		change []dhcpv4.Modifier
@@ -225,13 +225,13 @@ func TestTellsOfReplies(t *testing.T) {
 		"nobody asked": {
 			silent: true,
 			want: func(e *told) {
-				e.Outcome, e.DropName, e.Place = boot.Dropped, "unsolicited", unicastLabel
+				e.Outcome, e.DropName, e.Where = boot.Dropped, "unsolicited", unicastLabel
 			},
 		},
 		"not a server of ours": {
 			config: func(c *Config) { c.TrustedServers = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")} },
 			want: func(e *told) {
-				e.Outcome, e.DropName, e.Place = boot.Dropped, "untrusted-server", unicastLabel
+				e.Outcome, e.DropName, e.Where = boot.Dropped, "untrusted-server", unicastLabel
 			},
 		},
 	}
@@ -253,7 +253,7 @@ func TestTellsOfReplies(t *testing.T) {
 				}
 			}
 			later := b.now() + int64(7*time.Millisecond)
-			m, o, drop := b.worker.reply4(offer(t, request, test.change...), smee.Addr(), b.targets, later)
+			m, o, drop := reply4(b.worker, offer(t, request, test.change...), smee.Addr(), b.targets, later)
 			tellBack(b.worker, m, &o, smee, later, drop)
 			want := base
 			test.want(&want)

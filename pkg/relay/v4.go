@@ -107,34 +107,33 @@ func (*v4) view(v *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now in
 	return true, None
 }
 
-func (*v4) request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
-	return w.request4(a.b[a.at:], a, to, now)
+func (*v4) request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {
+	return w.request4(a.b[a.at:], a, targets, now)
 }
 
 func (*v4) countUnadvertised(*vlan, *arrival, int64) {}
 
-func (*v4) describeRequest(_ *worker, b []byte, to *server.Targets) server.Request {
+func (*v4) describeRequest(_ *worker, b []byte, targets *server.Targets) server.Request {
 	m := dhcp.Message(b)
 	kind := m.Type()
 	return server.Request{
-		AnswerExpected: m.Giaddr() == ownGiaddr(to) && answerable(kind), GivenBefore: mustHaveGiven(m, kind), MAC: macOf(m),
-		// A server answers the port that such a request came from, and the relay does not read what arrives at the
-		// detour's.
+		AnswerExpected: m.Giaddr() == ownGiaddr(targets) && answerable(kind), GivenBefore: mustHaveGiven(m, kind),
+		MAC: macOf(m),
+		// A server answers the port that such a request came from, and the relay reads nothing that arrives at a detour.
 		UsualPort: asksPort(m),
 	}
 }
 
-func (*v4) reply(w *worker, m []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
-	var client dhcp.Message
-	client, out.origin, drop = w.reply4(m, from, to, now)
+func (*v4) reply(w *worker, m []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop {
+	client, drop := w.reply4(m, from, targets, now, out)
 	out.message, out.kind, out.to = client, int(client.Type()), out.origin.from.addrPort()
 	out.start, out.end = traits4.headroom, traits4.headroom+len(client)
 	return drop
 }
 
-func (*v4) put(r *Relay, whole []byte, open *listener.Opened[link], b *back, to *server.Targets) {
-	at := putReply(whole, open.MAC, r.source(open, to), r.config.AlwaysBroadcast)
-	b.to = netip.AddrPortFrom(netip.AddrFrom4(at.ip), clientPort)
+func (*v4) put(r *Relay, whole []byte, open *listener.Opened[link], out *back, targets *server.Targets) {
+	at := putReply(whole, open.MAC, r.source(open, targets), r.config.AlwaysBroadcast)
+	out.to = netip.AddrPortFrom(netip.AddrFrom4(at.ip), clientPort)
 }
 
 // putReply writes the headers in front of a reply that is in place behind them, and returns where it goes.
@@ -160,11 +159,11 @@ func (r *Relay) source(open *listener.Opened[link], targets *server.Targets) [4]
 }
 
 // ownGiaddr is this relay's giaddr, to which servers answer; zero where there is none.
-func ownGiaddr(to *server.Targets) [4]byte {
-	if !to.Source.IsValid() {
+func ownGiaddr(targets *server.Targets) [4]byte {
+	if !targets.Source.IsValid() {
 		return [4]byte{}
 	}
-	return to.Source.As4()
+	return targets.Source.As4()
 }
 
 // answerable tells whether servers answer a request of this type: none does a RELEASE or a DECLINE (RFC 2131 section

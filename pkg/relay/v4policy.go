@@ -15,7 +15,7 @@ import (
 
 // request4 decides about a request, and edits it in place for the servers. There must be room behind it for padding and
 // option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
-func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
+func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, now int64) (dhcp.Message, Drop) {
 	r := w.relay
 	if drop := ofMessage4[m.Check()]; drop != None {
 		return m, drop
@@ -30,7 +30,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	m = dhcp.Pad(m) // before what is there is judged: padding may complete an option 82 that was cut off
 	giaddr, has82 := a.giaddr, m.HasOption82()
 	switch {
-	case giaddr != [4]byte{} && r.own4(giaddr, to):
+	case giaddr != [4]byte{} && r.own4(giaddr, targets):
 		return m, Loop
 	case giaddr != [4]byte{} && !isHost(giaddr):
 		return m, BadGiaddr
@@ -49,7 +49,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	k := keyOf(m)
 	a.client, a.firmware = r.clientOf(&k, m, a.listener, a.source.ip), isFirmware(m)
 	q := r.queue(a.listener, a.source.addr())
-	if drop := r.missing(to); drop != None {
+	if drop := r.missing(targets); drop != None {
 		return m, drop
 	}
 	place, drop := q.decide(&admit.Asker{
@@ -59,14 +59,14 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 		return m, drop
 	}
 	o := origin{
-		listener: a.listener, local: a.local, client: a.client, firmware: a.firmware, mute: !answerable(m.Type()),
-		origin4: origin4{giaddr: giaddr, from: a.source},
+		listener: a.listener, local: a.local, client: a.client, firmware: a.firmware,
+		unanswered: !answerable(m.Type()), origin4: origin4{giaddr: giaddr, from: a.source},
 	}
 	ofAgent := a.listener == unicast && giaddr != [4]byte{} // another relay agent's unicast
 	if ofAgent {
 		o.from = answerTo(m, giaddr, a.source)
 	}
-	m, linked := w.addOption82(m, &k, a, &o, has82, to, now)
+	m, linked := w.addOption82(m, &k, a, &o, has82, targets, now)
 	if ofAgent && linked {
 		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
@@ -85,7 +85,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 				"the server answers that relay agent past this relay; have it add a shorter option 82, or raise the MTU"}
 		})
 	}
-	m.Relayed(ownGiaddr(to))
+	m.Relayed(ownGiaddr(targets))
 	m = dhcp.Pad(m)
 	if m.OtherCookie() {
 		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
@@ -133,8 +133,8 @@ func asksPort(m dhcp.Message) bool {
 }
 
 // own4 tells whether giaddr is an address by which clients or servers know this relay.
-func (r *Relay) own4(giaddr [4]byte, to *server.Targets) bool {
-	if giaddr == ownGiaddr(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
+func (r *Relay) own4(giaddr [4]byte, targets *server.Targets) bool {
+	if giaddr == ownGiaddr(targets) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
 	for _, v := range r.vlans {
@@ -163,7 +163,7 @@ func (r *Relay) mayBring82(a *arrival) bool {
 // a giaddr, unless a mode says otherwise), and notes in o what was added. linked: the server can tell the link
 // without the giaddr. Where it cannot, the caller must leave the giaddr of a unicast.
 func (w *worker) addOption82(
-	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, to *server.Targets, now int64,
+	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, targets *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
 	config := &w.relay.config
 	if config.PresentGiaddr == Replace && has82 {
@@ -178,7 +178,7 @@ func (w *worker) addOption82(
 	if config.PresentGiaddr == Forward && has82 {
 		part = ofRelaying
 	}
-	limit := min(to.MTU-ipAndUDP, m.MaxSize())
+	limit := min(targets.MTU-ipAndUDP, m.MaxSize())
 	j := w.join(m, k, a, o, has82, part, limit, now)
 	if !j.fits && a.listener == unicast && a.giaddr != [4]byte{} {
 		j = w.join(m, k, a, o, has82, linkAlone, limit, now)
@@ -233,21 +233,22 @@ func (w *worker) join(
 		return without
 	}
 	subs, _ := dhcp.SumSubs(value)
-	o.added, o.sole = subs, !has82
+	noted := *o // which the token says, too
+	noted.added, noted.sole = subs, !has82
 	if signs {
-		o.added |= dhcp.SetOf(dhcp.SubVendor)
-		value = w.signer.append4(value, k, o, w.relay.unix(now))
+		noted.added |= dhcp.SetOf(dhcp.SubVendor)
+		value = w.signer.append4(value, k, &noted, w.relay.unix(now))
 	}
 	with := joined{linked: without.linked || subs.Has(dhcp.SubLinkSelection)}
 	if !has82 {
 		with.message, with.fits = m.AppendOption82(value, limit)
 	} else if with.message, with.fits = m.JoinOption82(value, limit); with.fits {
-		_, o.sum = dhcp.SumSubs(value)
+		_, noted.sum = dhcp.SumSubs(value)
 	}
 	if !with.fits {
-		o.added, o.sole = 0, false
 		return without
 	}
+	*o = noted
 	return with
 }
 
@@ -325,39 +326,40 @@ func (r *Relay) home(m dhcp.Message, k *key) *listener.Opened[link] {
 	return nil
 }
 
-// reply4 decides about a reply, and edits it in place for the client or the relay agent.
+// reply4 decides about a reply, and edits it in place for the client or the relay agent. It notes in out whose it is.
 func (w *worker) reply4(
-	m dhcp.Message, from netip.Addr, to *server.Targets, now int64,
-) (_ dhcp.Message, o origin, _ Drop) {
+	m dhcp.Message, from netip.Addr, targets *server.Targets, now int64, out *back,
+) (dhcp.Message, Drop) {
 	r := w.relay
-	w.back.waited, w.back.found = 0, false
+	out.origin, out.waited, out.found = origin{}, 0, false
 	if drop := ofMessage4[m.Check()]; drop != None {
-		return m, o, drop
+		return m, drop
 	}
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from) {
-		return m, o, UntrustedServer
+		return m, UntrustedServer
 	}
 	k, ip := keyOf(m), from.As4()
 	if w.signer != nil {
-		if drop := w.vouch4(m, &k, from, to, now); drop != None {
-			return m, o, drop
+		if drop := w.vouch4(m, &k, from, targets, now); drop != None {
+			return m, drop
 		}
 	}
-	server8 := uint8(binary.BigEndian.Uint32(ip[:]) * 2654435761 >> 24) // a hash of the server's address
-	o, waited, first, found, inBounds := r.pending.MatchReply(k, server8, now)
+	// The table counts a request's replies by server, in all and of each, and has eight bits for which server it was.
+	serverHash := uint8(binary.BigEndian.Uint32(ip[:]) * 2654435761 >> 24)
+	o, waited, first, found, withinBounds := r.pending.MatchReply(k, serverHash, now)
 	switch {
 	case !found:
-		return m, origin{}, r.unsolicited(m, from, now)
-	case !inBounds:
-		return m, origin{}, r.repeated(m, from, now)
+		return m, r.unsolicited(m, from, now)
+	case !withinBounds:
+		return m, r.repeated(m, from, now)
 	}
-	w.back.waited, w.back.found = waited, true
+	out.origin, out.waited, out.found = o, waited, true
 	if first {
 		r.metrics.answered(waited)
 	}
 	answer, given := gives(m)
 	r.queue(o.listener, o.from.addr()).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)
+	r.servers.Answered(from, targets.All, now, server.Machine(o.client, o.firmware), given)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added != 0 && o.sole:
@@ -376,10 +378,10 @@ func (w *worker) reply4(
 	}
 	if ciaddr, yiaddr := m.Ciaddr(), m.Yiaddr(); o.listener != unicast && !(isHost(ciaddr) && isHost(yiaddr)) {
 		if at := address(m, r.config.AlwaysBroadcast); at.ip != limitedBroadcast && !isHost(at.ip) {
-			return m, o, BadAddress
+			return m, BadAddress
 		}
 	}
-	return dhcp.Pad(m), o, None
+	return dhcp.Pad(m), None
 }
 
 // signed reports whether a token was sent with the request.
@@ -387,7 +389,7 @@ func (o *origin) signed() bool { return o.added.Has(dhcp.SubVendor) }
 
 // vouch4 decides about a reply where there is a key: xid and chaddr can be guessed or overheard, so the token that was
 // sent has to come back. From a token a request that is not known here is learned, and remembered.
-func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
+func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, targets *server.Targets, now int64) Drop {
 	r := w.relay
 	o, found := r.pending.Peek(*k, now)
 	if found && !o.signed() {
@@ -399,8 +401,8 @@ func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targ
 		if _, has := findToken(m); has {
 			return r.badToken(m, from, now)
 		}
-		return r.tokenMissing(m, from, to, now, "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
-			"udhcpd: take another server, or leave TOKEN_KEY unset")
+		return r.tokenMissing(m, from, targets, now, "this server does not echo option 82 (RFC 3046 section 2.2), as "+
+			"busybox udhcpd: take another server, or leave TOKEN_KEY unset")
 	case found || !ok || int(learned.listener) >= len(r.vlans) || learned.listener < unicast:
 		return None
 	}

@@ -140,8 +140,8 @@ func (*v6) view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now in
 	return true, None
 }
 
-func (*v6) request(w *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
-	return w.request6(a.b, a.at, a, to, now)
+func (*v6) request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {
+	return w.request6(a.b, a.at, a, targets, now)
 }
 
 func (*v6) describeRequest(w *worker, b []byte, _ *server.Targets) server.Request {
@@ -150,14 +150,14 @@ func (*v6) describeRequest(w *worker, b []byte, _ *server.Targets) server.Reques
 	return server.Request{
 		AnswerExpected: w.answerExpected6(m), GivenBefore: mustHaveGiven6(m), MAC: mac,
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
-		// the relay does not read what arrives at the detour's port.
+		// the relay reads nothing that arrives at a detour.
 		UsualPort: dhcp6.Message(b).HasRelayPort(),
 	}
 }
 
-func (*v6) reply(w *worker, b []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
+func (*v6) reply(w *worker, b []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop {
 	m := dhcp6.Message(b)
-	if out.origin, drop = w.reply6(m, from, to, now); drop != None {
+	if drop := w.reply6(m, from, targets, now, out); drop != None {
 		return drop
 	}
 	client, _ := m.Innermost()
@@ -167,10 +167,10 @@ func (*v6) reply(w *worker, b []byte, from netip.Addr, to *server.Targets, now i
 	return None
 }
 
-func (*v6) put(_ *Relay, whole []byte, open *listener.Opened[link], b *back, _ *server.Targets) {
+func (*v6) put(_ *Relay, whole []byte, open *listener.Opened[link], out *back, _ *server.Targets) {
 	header := frame.Header6{
-		SrcMAC: open.MAC, DstMAC: b.mac, Src: open.Info.local, Dst: b.to.Addr().As16(),
-		SrcPort: serverPort6, DstPort: b.port,
+		SrcMAC: open.MAC, DstMAC: out.mac, Src: open.Info.local, Dst: out.to.Addr().As16(),
+		SrcPort: serverPort6, DstPort: out.port,
 	}
 	if header.DstMAC == (frame.MAC{}) {
 		header.DstMAC = macOf6(header.Dst)

@@ -53,7 +53,7 @@ func FuzzRequest(f *testing.F) {
 			level = level.Inner()
 		}
 		level[0] = byte(dhcp6.Reply)
-		o, drop := b.worker.reply6(back, serverIP, b.targets, b.now())
+		o, drop := reply6(b.worker, back, serverIP, b.targets, b.now())
 		if drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
@@ -86,7 +86,7 @@ func FuzzReply6(f *testing.F) {
 		slot := make([]byte, headroom6+len(m))
 		copy(slot[headroom6:], m)
 		reply := dhcp6.Message(slot[headroom6:])
-		o, drop := b.worker.reply6(reply, serverIP, b.targets, 0)
+		o, drop := reply6(b.worker, reply, serverIP, b.targets, 0)
 		if drop != None {
 			return
 		}

@@ -53,7 +53,7 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 					wrapped = got
 				}
 			}
-			o, drop := b.worker.reply6(answered(wrapped, dhcp6.Advertise), serverIP, b.targets, now)
+			o, drop := reply6(b.worker, answered(wrapped, dhcp6.Advertise), serverIP, b.targets, now)
 			if drop != None || o.mac != test.answer {
 				t.Errorf("the answer: got %v, to %x, want %x", drop, o.mac, test.answer)
 			}

@@ -18,7 +18,7 @@ const ipAndUDP6 = frame.IPv6Len + frame.UDPLen
 
 // request6 decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
 // before at. Where a.waits is true afterwards, the message was copied, and is not to be sent.
-func (w *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {
 	r, m := w.relay, dhcp6.Message(b[at:])
 	a.waits, a.relayed, a.kind = false, false, 0
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit)]; drop != None {
@@ -39,7 +39,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 			return nil, drop
 		}
 	}
-	if drop := r.missing(to); drop != None {
+	if drop := r.missing(targets); drop != None {
 		return nil, drop
 	}
 	k := r.keyOf6(inner, a.source.ip)
@@ -60,7 +60,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client, firmware: a.firmware,
 		origin6: origin6{port: clientPort6, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
-	wrapped, drop := w.wrap(b, at, &k, a, &o, around != nil, to, now)
+	wrapped, drop := w.wrap(b, at, &k, a, &o, around != nil, targets, now)
 	if drop != None {
 		if place != nil {
 			q.Cancel(place)
@@ -123,7 +123,7 @@ func (w *worker) refused(a *arrival, key string, address [16]byte, now int64) {
 
 // own6 tells whether this relay sends from an address, or names it as a link address.
 func (r *Relay) own6(address [16]byte) bool {
-	if to := r.targets.Load(); to.Source.IsValid() && to.Source.As16() == address {
+	if targets := r.targets.Load(); targets.Source.IsValid() && targets.Source.As16() == address {
 		return true
 	}
 	for _, v := range r.vlans {
@@ -139,7 +139,7 @@ func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
 func (w *worker) wrap(
-	b []byte, at int, k *key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
+	b []byte, at int, k *key, a *arrival, o *origin, relayed bool, targets *server.Targets, now int64,
 ) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
 	head := dhcp6.Relay{Peer: a.source.ip}
@@ -168,7 +168,7 @@ func (w *worker) wrap(
 		options = dhcp6.AppendRelayPort(options, fromPort)
 	}
 	if a.link != nil && len(a.link.options) > 0 {
-		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= to.MTU {
+		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= targets.MTU {
 			options = append(options, a.link.options...)
 		} else {
 			w.counters.own[omitted].Inc()

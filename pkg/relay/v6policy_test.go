@@ -230,7 +230,7 @@ func TestRequests(t *testing.T) {
 			}
 			// The answer comes back to the same place.
 			reply := answered(got, dhcp6.Reply)
-			o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now())
+			o, drop := reply6(b.worker, reply, serverIP, b.targets, b.now())
 			wantPort := uint16(clientPort6)
 			if test.m.IsRelay() {
 				wantPort = serverPort6
@@ -266,7 +266,7 @@ func TestRelaySourcePort(t *testing.T) {
 			if port, found := got.RelayPort(); found != test.told || found && port != test.port {
 				t.Errorf("the server is told of port %d: %v", port, found)
 			}
-			if o, drop := b.worker.reply6(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
+			if o, drop := reply6(b.worker, answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
 				t.Errorf("got %v, port %d, want %d", drop, o.port, test.want)
 			}
 		})
@@ -300,7 +300,7 @@ func TestLinkAddressOfZero(t *testing.T) {
 	if drop != None || got.Link() != ([16]byte{}) || string(id) != "macvlan0" {
 		t.Errorf("got %v, link address %x, interface %q", drop, got.Link(), id)
 	}
-	if _, drop := b.worker.reply6(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
+	if _, drop := reply6(b.worker, answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("the answer: %v", drop)
 	}
 }
@@ -414,7 +414,7 @@ func (b *bench6) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uin
 		back[0] = byte(dhcp6.RelayReply)
 		start, end := back.InnerAt()
 		back[start] = byte(dhcp6.Reply)
-		o, drop := b.worker.reply6(back, serverIP, b.targets, b.now())
+		o, drop := reply6(b.worker, back, serverIP, b.targets, b.now())
 		if drop != None {
 			tb.Fatal(drop)
 		}

@@ -94,7 +94,7 @@ func TestServedMachineIsNotHeldBack6(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			if _, drop := b.worker.reply6(answered(request, test.answer, test.options...), serverIP, b.targets, b.now()); drop != None {
+			if _, drop := reply6(b.worker, answered(request, test.answer, test.options...), serverIP, b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}
 			slot := make([]byte, 1024)
@@ -151,7 +151,7 @@ func TestTokenMakesServed(t *testing.T) {
 	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
 	address = append(append(append(address, 0, 5, 0, 24), make([]byte, 20)...), 0, 0, 1, 0)
 	b := newBench6(t, key)
-	if _, drop := b.worker.reply6(answered(request, dhcp6.Reply, address...), serverIP, b.targets, b.now()); drop != None {
+	if _, drop := reply6(b.worker, answered(request, dhcp6.Reply, address...), serverIP, b.targets, b.now()); drop != None {
 		t.Fatal(drop)
 	}
 	a := b.heard

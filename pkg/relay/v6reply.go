@@ -11,48 +11,52 @@ import (
 )
 
 // reply6 decides about a server's message, and finds its destination. The message for that client or relay agent is
-// m.Inner().
-func (w *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
+// m.Inner(). It notes in out whose it is.
+func (w *worker) reply6(
+	m dhcp6.Message, from netip.Addr, targets *server.Targets, now int64, out *back,
+) (drop Drop) {
 	r := w.relay
-	w.back.waited, w.back.found = 0, false
+	out.origin, out.waited, out.found = origin{}, 0, false
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit+1)]; drop != None {
-		return o, drop
+		return drop
 	}
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from) {
-		return o, UntrustedServer
+		return UntrustedServer
 	}
 	for level := m; level.IsRelay(); level = level.Inner() {
 		if level.Type() != dhcp6.RelayReply {
-			return o, NotAReply
+			return NotAReply
 		}
 	}
 	client, around := m.Innermost()
 	if around == nil || fromClient(client.Type()) {
-		return o, NotAReply
+		return NotAReply
 	}
 	if client.Type() == dhcp6.Reconfigure {
-		o, drop = w.reconfigure(m, client, from, to)
-		w.back.found = drop == None
-		return o, drop
+		out.origin, drop = w.reconfigure(m, client, from, targets)
+		out.found = drop == None
+		return drop
 	}
 	k := r.keyOf6(client, m.Peer())
 	o, found := r.pending.Peek(k, now)
 	if w.signer != nil {
-		if o, found, drop = w.vouch6(m, client, &k, o, found, from, to, now); drop != None {
-			return o, drop
-		}
+		o, found, drop = w.vouch6(m, client, &k, o, found, from, targets, now)
 	}
-	if !found {
-		return o, r.unsolicited(m, from, now)
+	out.origin = o
+	switch {
+	case drop != None:
+		return drop
+	case !found:
+		return r.unsolicited(m, from, now)
 	}
 	if o.link != m.Link() || !r.names(m, o.listener) {
-		return o, WrongLink
+		return WrongLink
 	}
 	_, waited, first, _, within := r.pending.MatchReply(k, senderOf(from), now)
 	if !within {
-		return o, r.repeated(m, from, now)
+		return r.repeated(m, from, now)
 	}
-	w.back.waited, w.back.found = waited, true
+	out.waited, out.found = waited, true
 	if first {
 		r.metrics.answered(waited)
 	}
@@ -64,15 +68,15 @@ func (w *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 		answer, given = admit.Granted, server.Lease
 	}
 	r.queue(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)
-	return o, None
+	r.servers.Answered(from, targets.All, now, server.Machine(o.client, o.firmware), given)
+	return None
 }
 
 // vouch6 decides about a reply where there is a key: peer address and transaction can be guessed or overheard, so the
 // token that was sent has to come back. A token tells of a message that is not known here (relayed by another replica
 // or before a restart), which is remembered then.
 func (w *worker) vouch6(
-	m, client dhcp6.Message, k *key, o origin, found bool, from netip.Addr, to *server.Targets, now int64,
+	m, client dhcp6.Message, k *key, o origin, found bool, from netip.Addr, targets *server.Targets, now int64,
 ) (origin, bool, Drop) {
 	r := w.relay
 	signed, known, read := w.interfaceID(m, client, now)
@@ -82,8 +86,8 @@ func (w *worker) vouch6(
 	case !read:
 		return o, false, r.unsolicited(m, from, now)
 	case found && !known:
-		return o, true, r.tokenMissing(m, from, to, now, "this server does not repeat the Interface-Id (RFC 9915 section "+
-			"21.18): take another one, or leave TOKEN_KEY unset")
+		return o, true, r.tokenMissing(m, from, targets, now, "this server does not repeat the Interface-Id (RFC 9915 "+
+			"section 21.18): take another one, or leave TOKEN_KEY unset")
 	case found || !known:
 		return o, found, None
 	}
@@ -132,11 +136,11 @@ func (*v6) logFields(b []byte, from netip.Addr) []any {
 // reconfigure decides about a RECONFIGURE, which answers no request (RFC 9915 section 18.3.11). It has to come from a
 // server of this relay, to name a link of this relay or a relay agent that may send here, and to be one that a client
 // may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
-func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
+func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, targets *server.Targets) (o origin, drop Drop) {
 	r := w.relay
 	known := len(r.config.TrustedServers) > 0
-	for i := range to.All {
-		known = known || to.All[i].Addr.Addr() == from
+	for i := range targets.All {
+		known = known || targets.All[i].Addr.Addr() == from
 	}
 	_, message := client.Option(dhcp6.OptionReconfMessage)
 	_, auth := client.Option(dhcp6.OptionAuth)
@@ -151,8 +155,8 @@ func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *serve
 		}
 	}
 	_, named := m.Option(dhcp6.OptionInterfaceID)
-	if r.byUnicast(m, named) && to.Source.IsValid() {
-		o.listener, o.local = unicast, to.Source.As16()
+	if r.byUnicast(m, named) && targets.Source.IsValid() {
+		o.listener, o.local = unicast, targets.Source.As16()
 		return o, None
 	}
 	for i, v := range r.vlans {

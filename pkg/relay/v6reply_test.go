@@ -61,7 +61,7 @@ func TestReplies(t *testing.T) {
 			if !from.IsValid() {
 				from = serverIP
 			}
-			if _, drop := b.worker.reply6(test.reply(request), from, b.targets, b.now()); drop != test.want {
+			if _, drop := reply6(b.worker, test.reply(request), from, b.targets, b.now()); drop != test.want {
 				t.Errorf("got %v, want %v", drop, test.want)
 			}
 		})
@@ -73,12 +73,12 @@ func TestAnswerOfEachServer(t *testing.T) {
 	b := newBench6(t, nil)
 	request, _ := b.fromClient(message6(dhcp6.Solicit))
 	for range 3 {
-		if _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
+		if _, drop := reply6(b.worker, answered(request, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 			t.Error(drop)
 		}
 	}
 	late := b.now() + int64(11*time.Second)
-	if _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), serverIP, b.targets, late); drop != Unsolicited {
+	if _, drop := reply6(b.worker, answered(request, dhcp6.Advertise), serverIP, b.targets, late); drop != Unsolicited {
 		t.Errorf("an answer that comes too late: got %v", drop)
 	}
 }
@@ -130,7 +130,7 @@ func TestToken(t *testing.T) {
 			if test.change != nil {
 				reply = test.change(reply)
 			}
-			o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()+int64(test.late))
+			o, drop := reply6(b.worker, reply, serverIP, b.targets, b.now()+int64(test.late))
 			if drop != test.want {
 				t.Fatalf("got %v, want %v", drop, test.want)
 			}
@@ -162,11 +162,11 @@ func TestTokenIsRequired(t *testing.T) {
 		"no Interface-Id":   {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()), TokenMissing},
 		"name without code": {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...), BadToken},
 	} {
-		if _, drop := b.worker.reply6(test.m, serverIP, b.targets, b.now()); drop != test.want {
+		if _, drop := reply6(b.worker, test.m, serverIP, b.targets, b.now()); drop != test.want {
 			t.Errorf("%s: got %v, want %v", name, drop, test.want)
 		}
 	}
-	if _, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != None {
+	if _, drop := reply6(b.worker, reply, serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("with its token: got %v", drop)
 	}
 }
@@ -226,7 +226,7 @@ func TestReconfigure(t *testing.T) {
 			if !from.IsValid() {
 				from = serverIP
 			}
-			o, drop := b.worker.reply6(test.m, from, b.targets, b.now())
+			o, drop := reply6(b.worker, test.m, from, b.targets, b.now())
 			wantListener, wantLocal := int16(0), [16]byte{}
 			if test.agent {
 				wantListener, wantLocal = unicast, ourAddress.As16()
@@ -307,7 +307,7 @@ func TestRepeatedRepliesAreBounded6(t *testing.T) {
 		for n := range 10000 {
 			from := serverIP.As16()
 			from[15] = byte(n % servers)
-			switch _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), netip.AddrFrom16(from), b.targets, b.now()); drop {
+			switch _, drop := reply6(b.worker, answered(request, dhcp6.Advertise), netip.AddrFrom16(from), b.targets, b.now()); drop {
 			case None:
 				passed++
 			case ReplyLimit:
@@ -320,7 +320,7 @@ func TestRepeatedRepliesAreBounded6(t *testing.T) {
 		}
 	}
 	request, _ := b.fromClient(message6(dhcp6.Request))
-	if _, drop := b.worker.reply6(answered(request, dhcp6.Reply), serverIP, b.targets, b.now()); drop != None {
+	if _, drop := reply6(b.worker, answered(request, dhcp6.Reply), serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("the next message's answer: %v", drop)
 	}
 }
@@ -350,11 +350,11 @@ func TestDHCPv4Query(t *testing.T) {
 			reply := bytes.Clone(request)
 			start, _ := request.InnerAt()
 			reply[0], reply[start], reply[start+1] = byte(dhcp6.RelayReply), byte(dhcp6.DHCPv4Response), 0 // flags
-			if o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != None || o.mac != clientMAC {
+			if o, drop := reply6(b.worker, reply, serverIP, b.targets, b.now()); drop != None || o.mac != clientMAC {
 				t.Errorf("response %d: got %v, for %v", xid+1, drop, o.mac)
 			}
 			reply[start+4+4+7] = 77 // another DHCPv4 transaction
-			if _, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != Unsolicited {
+			if _, drop := reply6(b.worker, reply, serverIP, b.targets, b.now()); drop != Unsolicited {
 				t.Errorf("unasked: got %v", drop)
 			}
 		}

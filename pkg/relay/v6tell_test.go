@@ -23,7 +23,7 @@ type told6 struct {
 	Arch, Secs                         uint16
 	Lease                              uint32
 	Client, Given, Relay, Server       [16]byte
-	Vendor, User, File, Place, Dropped string
+	Vendor, User, File, Where, Dropped string
 }
 
 func eventOf6(e *boot.Event) told6 {
@@ -31,7 +31,7 @@ func eventOf6(e *boot.Event) told6 {
 		Kind: e.Kind, Outcome: e.Outcome, Type: e.DHCP, MAC: e.MAC, UUID: e.UUID, Arch: e.Arch, Secs: e.Secs, Lease: e.Lease,
 		Client: e.Client, Given: e.Given, Relay: e.Relay, Server: e.Endpoint,
 		Vendor: string(e.Text(boot.VendorClass)), User: string(e.Text(boot.UserClass)), File: string(e.Text(boot.File)),
-		Place: string(e.Text(boot.Place)), Dropped: string(e.Text(boot.Reason)),
+		Where: string(e.Text(boot.Where)), Dropped: string(e.Text(boot.Reason)),
 	}
 }
 
@@ -64,7 +64,7 @@ func TestTellsOfTransactions(t *testing.T) {
 	}
 	machine := told6{
 		Kind: boot.DHCPRequest, Type: 1, MAC: clientMAC, UUID: [16]byte([]byte("0123456789abcdef")), Arch: 7, Secs: 4,
-		Client: clientIP, Server: serverIP.As16(), Vendor: "PXEClient", User: "iPXE", Place: "macvlan0",
+		Client: clientIP, Server: serverIP.As16(), Vendor: "PXEClient", User: "iPXE", Where: "macvlan0",
 	}
 	request, drop := tell(firmware(), b.heard)
 	if drop != None {
@@ -78,11 +78,11 @@ func TestTellsOfTransactions(t *testing.T) {
 	address = dhcp6.Append(address, dhcp6.OptionBootFileURL, []byte("http://boot/efi"))
 	reply, later := answered(request, dhcp6.Reply, address...), b.now()+int64(7*time.Millisecond)
 	from := netip.AddrPortFrom(serverIP, 547)
-	o, drop := b.worker.reply6(reply, serverIP, b.targets, later)
+	o, drop := reply6(b.worker, reply, serverIP, b.targets, later)
 	tellBack(b.worker, reply, &o, from, later, drop)
 	answer := told6{
 		Kind: boot.DHCPReply, Type: 7, MAC: clientMAC, UUID: machine.UUID, Lease: 3600, Client: clientIP, Given: given,
-		Server: serverIP.As16(), File: "http://boot/efi", Place: "macvlan0",
+		Server: serverIP.As16(), File: "http://boot/efi", Where: "macvlan0",
 	}
 	want = append(want, answer)
 	if took < 7*time.Millisecond || took > time.Minute {
@@ -106,17 +106,17 @@ func TestTellsOfTransactions(t *testing.T) {
 	passed := machine
 	passed.Relay = agentIP
 	reply = answered(request, dhcp6.Reply, address...)
-	o, drop = b.worker.reply6(reply, serverIP, b.targets, b.now())
+	o, drop = reply6(b.worker, reply, serverIP, b.targets, b.now())
 	tellBack(b.worker, reply, &o, from, b.now(), drop)
 	behind := answer
 	behind.Relay = agentIP
 	want = append(want, dropped, passed, behind)
 
 	reply[33]++ // the peer address: nobody asked from there
-	o, drop = b.worker.reply6(reply, serverIP, b.targets, b.now())
+	o, drop = reply6(b.worker, reply, serverIP, b.targets, b.now())
 	tellBack(b.worker, reply, &o, from, b.now(), drop)
 	stray := behind
-	stray.Outcome, stray.MAC, stray.Place, stray.Dropped = boot.Dropped, [6]byte{}, unicastLabel, "unsolicited"
+	stray.Outcome, stray.MAC, stray.Where, stray.Dropped = boot.Dropped, [6]byte{}, unicastLabel, "unsolicited"
 	stray.Relay[15]++
 	if diff := cmp.Diff(append(want, stray), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -45,9 +45,9 @@ func newWorker(r *Relay, listener int) *worker {
 }
 
 // pass sends a client's request, and counts and logs it.
-func (w *worker) pass(b []byte, to *server.Targets, now int64, client uint64, firmware bool, kind int) {
+func (w *worker) pass(b []byte, targets *server.Targets, now int64, client uint64, firmware bool, kind int) {
 	w.counters.relayed(toServer, kind)
-	w.send(b, to, now, server.Machine(client, firmware))
+	w.send(b, targets, now, server.Machine(client, firmware))
 	if w.relay.verbose {
 		w.relay.family.log(w.relay, "relayed request", w.name, b)
 	}
@@ -55,10 +55,10 @@ func (w *worker) pass(b []byte, to *server.Targets, now int64, client uint64, fi
 
 // send adds a client's request to the batch for every server. b must not change before w.sender.Flush. machine is the
 // tag of [server.Machine].
-func (w *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
-	request := w.relay.family.describeRequest(w, b, to)
+func (w *worker) send(b []byte, targets *server.Targets, now int64, machine uint64) {
+	request := w.relay.family.describeRequest(w, b, targets)
 	request.Message, request.Machine = b, machine
-	w.sender.Send(to, now, request)
+	w.sender.Send(targets, now, request)
 }
 
 // drop counts a packet that was not relayed.
@@ -71,11 +71,11 @@ func (w *worker) drop(side direction, from peer, reason Drop) {
 }
 
 // missing tells which of the targets a request lacks, None where it can be relayed.
-func (r *Relay) missing(to *server.Targets) Drop {
+func (r *Relay) missing(targets *server.Targets) Drop {
 	switch {
-	case len(to.All) == 0:
+	case len(targets.All) == 0:
 		return NoServer
-	case !to.Source.IsValid():
+	case !targets.Source.IsValid():
 		return r.noSource
 	}
 	return None
@@ -86,7 +86,7 @@ func (r *Relay) missing(to *server.Targets) Drop {
 // sender until the answer comes. Another MAC address takes it over only if the peer address is made from that MAC
 // address: then the first message was the copy.
 func (w *worker) remember(k key, o origin, now int64) Drop {
-	if o.mute {
+	if o.unanswered {
 		return None
 	}
 	if earlier, ok := w.relay.pending.RememberIf(k, o, now, supersedes); !ok {
@@ -130,8 +130,8 @@ func (r *Relay) badToken(m []byte, from netip.Addr, now int64) Drop {
 }
 
 // tokenMissing notes a reply to a pending request without that request's token.
-func (r *Relay) tokenMissing(m []byte, from netip.Addr, to *server.Targets, now int64, remedy string) Drop {
-	r.servers.Heard(from, to.All, now)
+func (r *Relay) tokenMissing(m []byte, from netip.Addr, targets *server.Targets, now int64, remedy string) Drop {
+	r.servers.Heard(from, targets.All, now)
 	r.refuse("dropped a reply without its token", m, from, now, remedy)
 	return TokenMissing
 }

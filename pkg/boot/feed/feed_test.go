@@ -107,7 +107,7 @@ func (s *Sender) droppedFor(reason string) float64 {
 func discover(xid uint32) *boot.Event {
 	e := &boot.Event{Kind: boot.DHCPRequest, At: time.Now().UnixNano(), DHCP: 1, MAC: [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}, XID: xid}
 	boot.SetText(e, boot.VendorClass, 64, "PXEClient:Arch:00007:UNDI:003016")
-	boot.SetText(e, boot.Place, 16, "macvlan0")
+	boot.SetText(e, boot.Where, 16, "macvlan0")
 	return e
 }
 

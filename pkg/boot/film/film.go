@@ -136,7 +136,7 @@ type Event struct {
 	Agent   string `json:"agent,omitempty"`
 	Message string `json:"message,omitempty"`
 	Method  string `json:"method,omitempty"`
-	Place   string `json:"place,omitempty"`
+	Where   string `json:"place,omitempty"`
 	Reason  string `json:"reason,omitempty"`
 }
 
@@ -155,7 +155,7 @@ var (
 // texts are the fields of an event that are text, in the order of boot.Field.
 func (e *Event) texts() [boot.Reason + 1]*string {
 	return [...]*string{
-		&e.Vendor, &e.User, &e.Host, &e.File, &e.Agent, &e.Message, &e.Method, &e.Place, &e.Reason,
+		&e.Vendor, &e.User, &e.Host, &e.File, &e.Agent, &e.Message, &e.Method, &e.Where, &e.Reason,
 	}
 }
 

@@ -16,7 +16,7 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 		at -= int64(max(0, e.Took))
 	}
 	old := m.newest()
-	b := &bootRecord{begin: at, lastSign: at, moved: at, state: Booting, mac: e.MAC}
+	b := &bootRecord{begin: at, lastHeard: at, moved: at, state: Booting, mac: e.MAC}
 	if b.mac == ([6]byte{}) && len(m.macs) > 0 {
 		b.mac = m.macs[0]
 	}
@@ -94,8 +94,8 @@ func (b *bootRecord) index(s Step, from, to int) int {
 	return -1
 }
 
-// sign takes note of a sign of life.
-func (b *bootRecord) sign(at int64) { b.lastSign = max(b.lastSign, at) }
+// heardAt takes note of a sign of life.
+func (b *bootRecord) heardAt(at int64) { b.lastHeard = max(b.lastHeard, at) }
 
 // add appends a message to a step, or counts it with the one before if that was the same.
 func (j *Journal) add(b *bootRecord, i int, a message) {

@@ -239,7 +239,7 @@ func random(r *rand.Rand) *boot.Event {
 	pick(boot.Agent, "", "iPXE/1", "UefiHttpBoot/1.0", "kernel")
 	pick(boot.Message, "", "not found", "aborted")
 	pick(boot.Method, "GET", "HEAD")
-	pick(boot.Place, "tink", "smee")
+	pick(boot.Where, "tink", "smee")
 	pick(boot.Reason, "", "client_error", "no-server", "other-host", "unsolicited", "reply-from-client", "client_gone")
 	return e
 }

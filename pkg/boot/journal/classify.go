@@ -29,7 +29,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		return Agent
 	}
 	if e.Kind == boot.Stream {
-		if place := string(e.Text(boot.Place)); place == "tink" || place == "grpc" {
+		if place := string(e.Text(boot.Where)); place == "tink" || place == "grpc" {
 			return Agent
 		}
 		if b != nil && isHandshake(e) { // what comes next would have
@@ -70,7 +70,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		}
 		return s
 	}
-	return byPlace(e, b, at)
+	return byProgress(e, b, at)
 }
 
 func isMetadata(name string, route uint16) bool {
@@ -136,8 +136,8 @@ func fromSystem(e *boot.Event, name string) bool {
 	return e.Kind == boot.HTTP && len(e.Text(boot.Agent)) > 0 && !fromLoader(e) && path.Ext(name) != ".iso"
 }
 
-// byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
-func byPlace(e *boot.Event, b *bootRecord, at Step) Step {
+// byProgress tells the step of a file whose name says nothing by how far the boot is, and by who asks.
+func byProgress(e *boot.Event, b *bootRecord, at Step) Step {
 	ipxe := bytes.HasPrefix(e.Text(boot.Agent), []byte("iPXE")) // its User-Agent
 	loader := e.Kind == boot.TFTP || fromLoader(e)
 	switch {

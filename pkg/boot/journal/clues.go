@@ -34,7 +34,7 @@ type clues struct {
 
 func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) *clues {
 	c := clues{
-		bootRecord: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.lastSign), f: &b.facts.failed,
+		bootRecord: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.lastHeard), f: &b.facts.failed,
 		st: b.last(b.furthest), a: &b.facts.asks[0], other: &b.facts.asks[1], open: b.oldestOpen(),
 	}
 	if c.st == nil {
@@ -104,7 +104,7 @@ var tests = map[string]test{
 	"not-allowed":     func(c *clues) bool { return notAllowed(c.a.file) && c.a.acked > 0 },
 	"asks-on":         func(c *clues) bool { return c.a.requests > 2 }, // once is what an installed machine does
 	"no-file": func(c *clues) bool {
-		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.lastSign) >= waitRetry
+		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.lastHeard) >= waitRetry
 	},
 	"namesakes":    func(c *clues) bool { return c.m.namesakes.changes >= 2 },
 	"shared":       func(c *clues) bool { return c.m.nat.IsValid() },
@@ -162,7 +162,7 @@ var tests = map[string]test{
 		system := c.furthest == OSDHCP || c.furthest == Syslog || c.furthest == Metadata
 		return system && c.quiet >= waitSystem && c.facts.kernel
 	},
-	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.lastSign) },
+	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.lastHeard) },
 	"agent-idle":    (*clues).agentIdle,
 	"agent-calls":   func(c *clues) bool { return c.facts.agent.calls },
 	"short-streams": func(c *clues) bool { return c.facts.agent.short >= shortStreams },
@@ -204,7 +204,7 @@ var testsOf = map[string]func(*clues, string) bool{
 		}
 		named := c.a.file != "" && !notAllowed(c.a.file)
 		return named && c.acked() && c.facts.stage == Step(step) && c.facts.loads < 3 &&
-			c.now-max(c.a.acked, c.lastSign) >= wait
+			c.now-max(c.a.acked, c.lastHeard) >= wait
 	},
 }
 
@@ -215,7 +215,7 @@ func (c *clues) silentSince() int64 {
 	if c.unanswered() {
 		return c.a.opened
 	}
-	return max(c.moved, c.lastSign)
+	return max(c.moved, c.lastHeard)
 }
 
 // noAddress tells whether a machine is asking and has no address.
@@ -377,7 +377,7 @@ func (c *clues) agentIdle() bool {
 	if c.hw.Workflows && c.hw.Known {
 		return !c.wf.runs() && !c.wf.ended()
 	}
-	return (a.calls || a.polls.vain(c.now)) && c.now-c.lastSign < waitSystem
+	return (a.calls || a.polls.vain(c.now)) && c.now-c.lastHeard < waitSystem
 }
 
 // bootsDisk tells whether a machine that may not boot from the network has no reason to: it is installed.
@@ -461,8 +461,8 @@ func (c *clues) wrongFile() string {
 func (m *machine) loops() (n int) {
 	for i := len(m.boots) - 1; i > 0; i-- {
 		b, old := m.boots[i], m.boots[i-1]
-		network := b.facts.firmware && !b.facts.local && !old.facts.local && old.furthest.order() >= Kernel.order()
-		if !network || b.begin-old.lastSign > 15*aMinute {
+		network := b.facts.firmware && !b.facts.fromDisk && !old.facts.fromDisk && old.furthest.order() >= Kernel.order()
+		if !network || b.begin-old.lastHeard > 15*aMinute {
 			break
 		}
 		n++

@@ -21,7 +21,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 			j.release(m, boot.Addr(e.Client))
 		case r == decline && b != nil && !b.state.over():
 			b.facts.decline(e)
-			b.sign(e.At)
+			b.heardAt(e.At)
 			if i := b.enter(b.facts.stage, e.At); e.Outcome != boot.Dropped {
 				b.steps[i].result = Failed
 				j.add(b, i, message{kind: e.TypeName(), text: requestText(e), result: "declined", begin: e.At, end: e.At})
@@ -35,7 +35,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	}
 	b, s := j.bootOf(m, e, r)
 	i := b.enter(s, e.At)
-	b.sign(e.At)
+	b.heardAt(e.At)
 	j.add(b, i, message{
 		kind: e.TypeName(), text: requestText(e), result: resultOf(e), ok: e.Outcome != boot.Dropped,
 		begin: e.At, end: e.At,
@@ -118,11 +118,11 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	signature = signature[:min(len(signature), 2*maxName)]
 	b := m.newest()
 	left := b == nil || b.state.over() || b.expected
-	over := left || e.At-b.lastSign > waitBootAgain
+	over := left || e.At-b.lastHeard > waitBootAgain
 	switch {
 	case firmware:
 		m.namesakes.ask(e)
-		if over || b.facts.local || b.furthest.order() > Loader.order() {
+		if over || b.facts.fromDisk || b.furthest.order() > Loader.order() {
 			b = j.newBoot(m, e)
 		} else if b.furthest == Loader && r == discover {
 			b.again(e.At)
@@ -131,7 +131,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		b.setStage(DHCP, e.MAC)
 		return b, DHCP
 	case ipxe:
-		if over || b.facts.local || b.furthest.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
+		if over || b.facts.fromDisk || b.furthest.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
 			b = j.newBoot(m, e)
 		}
 		s := IPXEDHCP
@@ -144,14 +144,14 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		return b, s
 	default:
 		// A system asks more than once; another boot that nothing else was heard of is not worth a record.
-		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.lastSign <= waitBootAgain)
+		same := b != nil && (b.onlySystem() || b.facts.fromDisk && e.At-b.lastHeard <= waitBootAgain)
 		switch {
 		case b == nil || b.expected, left && !same:
 			b = j.newBoot(m, e)
 		case r == discover && b.installs(m, e):
 			b.workDone = true // What it installed runs.
 			b = j.newBoot(m, e)
-			b.facts.local = true
+			b.facts.fromDisk = true
 		}
 		b.setStage(OSDHCP, e.MAC)
 		return b, OSDHCP
@@ -219,7 +219,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	s := b.facts.stage
 	i := b.enter(s, at)
-	b.sign(at)
+	b.heardAt(at)
 	from := addrPort(e)
 	j.add(b, i, message{
 		kind: e.TypeName(), text: replyText(e), result: resultOf(e), ok: !dropped && r != nak, from: from,
@@ -243,7 +243,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		b.steps[i].text = given.String()
 	}
 	b.steps[i].result = OK
-	b.facts.local = b.facts.local || s == OSDHCP && b.localSystem() && !m.nat.IsValid()
+	b.facts.fromDisk = b.facts.fromDisk || s == OSDHCP && b.localSystem() && !m.nat.IsValid()
 	b.overcome(s, false)
 	m.rise(serviced)
 }

@@ -139,7 +139,7 @@ func (j *Journal) remove(m *machine) {
 		delete(j.uuids, m.uuid)
 	}
 	if b := m.newest(); b != nil {
-		j.endBoot(m, b, b.lastSign)
+		j.endBoot(m, b, b.lastHeard)
 	}
 	delete(j.active, m)
 	j.bytes -= m.size

@@ -14,7 +14,7 @@ import (
 type facts struct {
 	first, ipxe string // what the machine said of itself in its first message, and as iPXE
 	firmware    bool   // its firmware or iPXE was heard: it boots from the network
-	local       bool   // it runs a system that did not come from the network
+	fromDisk    bool   // it runs a system that did not come from the network
 
 	system   string // vendor class of the first system that asked
 	systemAt int64
@@ -102,12 +102,12 @@ type failure struct {
 	kind     boot.Kind
 	outcome  boot.Outcome
 	status   uint16
-	route    uint16
+	asked    uint16 // port of the proxy
 	file     string
-	where    string // place and directory
+	dir      string // with its route
 	message  string
 	reason   string
-	place    string
+	route    string
 	from     netip.AddrPort
 	bytes    uint64
 	expected uint64
@@ -340,12 +340,12 @@ func (f *facts) progress(s Step, e *boot.Event) {
 // fail keeps what went wrong.
 func (f *facts) fail(s Step, e *boot.Event) {
 	g := failure{
-		step: s, at: e.At, took: e.Took, kind: e.Kind, outcome: e.Outcome, status: e.Status, route: e.AskedPort,
+		step: s, at: e.At, took: e.Took, kind: e.Kind, outcome: e.Outcome, status: e.Status, asked: e.AskedPort,
 		file: text(e, boot.File, maxFile), message: text(e, boot.Message, maxText), reason: text(e, boot.Reason, maxName),
-		place: text(e, boot.Place, maxName), from: addrPort(e), bytes: e.Bytes, expected: e.Expected, resent: e.Resent,
+		route: text(e, boot.Where, maxName), from: addrPort(e), bytes: e.Bytes, expected: e.Expected, resent: e.Resent,
 		block: e.Block, count: 1,
 	}
-	g.where = directory(g.place, g.file)
+	g.dir = directory(g.route, g.file)
 	if e.Outcome == boot.Refused && g.reason != boot.ReasonHandshake {
 		g.message = g.reason
 	}

@@ -165,7 +165,7 @@ func (a actor) initramfs(at float64, options ...option) shot {
 func (a actor) agent(at, took float64, o boot.Outcome, options ...option) shot {
 	return a.proxied(at, took, boot.Stream, smee, 42113, append([]option{func(e *draft) {
 		e.AskedPort, e.Outcome = 42113, o
-	}, with(boot.Place, "tink")}, options...)...)
+	}, with(boot.Where, "tink")}, options...)...)
 }
 
 func (a actor) metadata(at float64, options ...option) shot {

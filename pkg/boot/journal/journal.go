@@ -115,7 +115,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		return false
 	}
 	before, old := b.state, b.cause
-	done := b.facts.local || b.booted(now) || j.succeeded(m, b, now)
+	done := b.facts.fromDisk || b.booted(now) || j.succeeded(m, b, now)
 	var r *rule
 	var cause *Cause
 	// A cause is looked for where a boot is done, too, if it only seems so: by what another machine behind the same
@@ -123,7 +123,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
 		r, cause = j.causeOf(m, b, now)
 	}
-	silent := now-b.lastSign >= waitSilent && b.oldestOpen() == nil
+	silent := now-b.lastHeard >= waitSilent && b.oldestOpen() == nil
 	switch {
 	case done && (r == nil || r.mild): // mild is a rule whose cause does not hold the machine up
 		b.state = Booted

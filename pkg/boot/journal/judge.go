@@ -60,15 +60,17 @@ type doubt struct {
 func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) {
 	c := j.cluesOf(m, b, now)
 	best, others := j.judge(c)
-	var unsure string
-	// What a witness missed may be that the boot went on: a cause that cannot be told for that is mild.
-	likely, mild := best, true
-	if best != nil {
-		unsure = j.scene.gap(best.needs, c.silentSince())
-	} else if i := slices.IndexFunc(others, func(d doubt) bool { return d.open }); i >= 0 {
-		unsure, likely, mild = others[i].against, others[i].rule, others[i].support < supportMissing
-		others = slices.Delete(others, i, i+1)
-	} else {
+	likely := best
+	var unsure string // why the likely cause cannot be told
+	var mild bool     // then
+	open := slices.IndexFunc(others, func(d doubt) bool { return d.open })
+	switch {
+	case best != nil: // what a witness missed may be that the boot went on
+		unsure, mild = j.scene.gap(best.needs, c.silentSince()), true
+	case open >= 0:
+		likely, unsure, mild = others[open].rule, others[open].against, others[open].support < supportMissing
+		others = slices.Delete(others, open, open+1)
+	default:
 		return j.held(c, others)
 	}
 	var cause Cause
@@ -109,11 +111,11 @@ func (b *bootRecord) overcome(s Step, begun bool) {
 	if b.rule == nil {
 		return
 	}
-	past := b.rule.past
-	if past == "" {
-		past = b.heldStep
+	by := b.rule.overcomeBy
+	if by == "" {
+		by = b.heldStep // where the machine was when the cause was found
 	}
-	if s.order() > past.order() || s.order() == past.order() && (!begun || b.rule.whenBegun) {
+	if s.order() > by.order() || s.order() == by.order() && (!begun || b.rule.whenBegun) {
 		b.rule, b.cause = nil, nil
 	}
 }

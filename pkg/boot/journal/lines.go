@@ -20,7 +20,7 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 	if b == nil || b.state.over() {
 		return // Whoever only logs, as a switch does, does not boot.
 	}
-	b.sign(e.At)
+	b.heardAt(e.At)
 	if system := b.facts.line(&l); !system || b.furthest != "" && b.furthest.order() < Kernel.order() {
 		return // iPXE logs, too, until it starts the kernel.
 	}

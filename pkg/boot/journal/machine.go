@@ -45,7 +45,7 @@ type bootRecord struct {
 	id            string
 	mac           [6]byte // that asks; another one of the same machine may take its place
 	begin         int64
-	lastSign      int64 // last sign of life
+	lastHeard     int64 // last sign of life
 	moved         int64 // last sign that it got on
 	state         State
 	cause         *Cause

@@ -22,17 +22,17 @@ const (
 
 // rule tells when a cause fits, and what is said of it.
 type rule struct {
-	name      string
-	remedy    string // what to do, where that is not what causes.tsv says
-	support   support
-	needs     witnesses // those that tell nothing of it unless they are well: what was not heard may have been missed
-	past      Step      // the cause stays until this step goes well; "": until the one that the machine is at does
-	whenBegun bool      // that the step is begun is enough
-	mild      bool      // the machine is not stuck by it
-	when      test
-	certain   test // that what was heard proves it
-	unless    []objection
-	text      func(*clues) string
+	name       string
+	remedy     string // what to do, where that is not what causes.tsv says
+	support    support
+	needs      witnesses // those that tell nothing of it unless they are well: what was not heard may have been missed
+	overcomeBy Step      // the cause stays until this step goes well; "": until the one that the machine is at does
+	whenBegun  bool      // that the step is begun is enough
+	mild       bool      // the machine is not stuck by it
+	when       test
+	certain    test // that what was heard proves it
+	unless     []objection
+	text       func(*clues) string
 }
 
 // objection speaks against a cause.
@@ -92,7 +92,7 @@ func parseRule(name string, words []string) rule {
 			r.needs |= proxies
 		default:
 			if step, found := strings.CutPrefix(w, "past="); found {
-				r.past = Step(step)
+				r.overcomeBy = Step(step)
 			} else if r.support = support(slices.Index(supports, w)); r.support > supportProof {
 				panic("no support is named " + w)
 			}

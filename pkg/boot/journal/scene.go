@@ -21,7 +21,7 @@ type scene struct {
 	stranger int64    // when an address without a lease last ran a system
 	waiting  int      // machines that ask for an address without an answer since the last reply to anybody
 	crowds   map[string]crowd
-	files    map[string][]string  // by place and directory: names that were served lately
+	files    map[string][]string  // by route and directory: names that were served lately
 	nats     map[netip.Addr]named // machines whose names came from an address that is none of theirs
 	health   Witness
 	gaps     [2]blind // when relay and proxies were last not heard well
@@ -183,7 +183,7 @@ func (s *scene) servedFile(e *boot.Event) {
 		s.alive = max(s.alive, e.At)
 	}
 	file := text(e, boot.File, maxFile)
-	dir, name := directory(text(e, boot.Place, maxName), file), path.Base(file)
+	dir, name := directory(text(e, boot.Where, maxName), file), path.Base(file)
 	names := s.files[dir]
 	if slices.Contains(names, name) {
 		return
@@ -211,8 +211,8 @@ func (s *scene) neighbours(dir, file string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// directory is a file's directory at a place, the same one for all machines where it is named after a MAC.
-func directory(place, file string) string {
+// directory is a file's directory on a route, the same one for all machines where it is named after a MAC.
+func directory(route, file string) string {
 	if i := strings.IndexByte(file, '?'); i >= 0 {
 		file = file[:i]
 	}
@@ -220,7 +220,7 @@ func directory(place, file string) string {
 	if macIn([]byte(path.Base(dir))) != ([6]byte{}) {
 		dir = path.Join(path.Dir(dir), "MAC")
 	}
-	return place + ":" + dir
+	return route + ":" + dir
 }
 
 // namesakes tell whether two machines speak by one MAC: two UUIDs, or two processors.

@@ -49,15 +49,15 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	}
 	i := b.enter(s, began)
 	if s.order() >= Loader.order() && s.order() <= Initramfs.order() || s == Agent {
-		b.facts.local = false
+		b.facts.fromDisk = false
 	}
 	b.facts.ipxeRuns = b.facts.ipxeRuns || isAutoexec(e)
 	j.keep(b, i, e, v, began)
-	last := b.lastSign
+	last := b.lastHeard
 	if !isOurTimer(string(e.Text(boot.Reason))) {
 		last = e.At
 	}
-	b.sign(last) // An end by our own timer is no sign of the machine.
+	b.heardAt(last) // An end by our own timer is no sign of the machine.
 	st := &b.steps[i]
 	st.end = max(st.end, e.At)
 	if s == Agent {
@@ -91,10 +91,10 @@ func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 		late := b.furthest.order() >= OSDHCP.order() && began-b.moved > waitOffer
 		return b.state.over() || late
 	case Kernel, Initramfs:
-		return b.state == Booted && began-b.lastSign > waitBootAgain
+		return b.state == Booted && began-b.lastHeard > waitBootAgain
 	default:
-		silent := began-b.lastSign > waitSilent
-		return (b.state == Quiet || b.state == StateFailed) && silent && !b.facts.local
+		silent := began-b.lastHeard > waitSilent
+		return (b.state == Quiet || b.state == StateFailed) && silent && !b.facts.fromDisk
 	}
 }
 
@@ -102,7 +102,7 @@ func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 func (j *Journal) keep(b *bootRecord, i int, e *boot.Event, v verdict, began int64) {
 	kind, about := kindOf(e), text(e, boot.File, maxFile)
 	if e.Kind == boot.Stream && about == "" {
-		about = text(e, boot.Place, maxName)
+		about = text(e, boot.Where, maxName)
 	}
 	st := &b.steps[i]
 	if !isAutoexec(e) && !notAllowed(about) && (v != neutral || st.text == "") {

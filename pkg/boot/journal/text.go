@@ -101,8 +101,8 @@ var values = map[string]func(*clues) string{
 	"whose":   func(c *clues) string { return peer(c.f.from) },
 	"by":      func(c *clues) string { return c.f.by() },
 	"at":      func(c *clues) string { return at(c.f.from) },
-	"place":   func(c *clues) string { return c.f.place },
-	"port":    func(c *clues) string { return strconv.Itoa(int(c.f.route)) },
+	"route":   func(c *clues) string { return c.f.route },
+	"port":    func(c *clues) string { return strconv.Itoa(int(c.f.asked)) },
 	"message": func(c *clues) string { return c.f.message },
 	"said-so": func(c *clues) string { return around(", ", quoteAny(c.f.message), "") },
 	"code":    func(c *clues) string { return c.f.code() },
@@ -110,7 +110,7 @@ var values = map[string]func(*clues) string{
 	"resent":  func(c *clues) string { return strconv.Itoa(int(c.f.resent)) },
 	"block":   func(c *clues) string { return strconv.Itoa(int(max(c.f.block, 512))) },
 	"neighbours": func(c *clues) string {
-		return around(" Served from the same directory: ", c.j.scene.neighbours(c.f.where, c.f.file), ".")
+		return around(" Served from the same directory: ", c.j.scene.neighbours(c.f.dir, c.f.file), ".")
 	},
 
 	// Its system and its agent.
@@ -197,8 +197,8 @@ func (a *message) pace(now int64) string {
 
 // by is who answered.
 func (f *failure) by() string {
-	if !f.from.IsValid() && f.place != "" {
-		return "route " + f.place // a file of this pod's own
+	if !f.from.IsValid() && f.route != "" {
+		return "route " + f.route // a file of this pod's own
 	}
 	return peer(f.from)
 }

@@ -71,7 +71,7 @@ func (b *bootRecord) view(answers bool) BootView { return b.viewBy(answers, nil)
 
 func (b *bootRecord) viewBy(answers bool, known peers) BootView {
 	v := BootView{
-		ID: b.id, Begin: moment(b.begin), End: moment(b.lastSign), State: b.state, At: b.furthest, Next: b.next(),
+		ID: b.id, Begin: moment(b.begin), End: moment(b.lastHeard), State: b.state, At: b.furthest, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
 	}
 	if b.acknowledged != 0 {
@@ -119,7 +119,7 @@ func (l *line) view() LineView {
 
 // next is the step that likely comes next; empty if there is none.
 func (b *bootRecord) next() Step {
-	if b.state == Booted || b.facts.local {
+	if b.state == Booted || b.facts.fromDisk {
 		return ""
 	}
 	if a := b.facts.leased(); b.furthest == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {

@@ -32,7 +32,9 @@ type Targets struct {
 type Target struct {
 	Addr   netip.AddrPort
 	Server *Server
-	Detour *socket.Socket // the socket of another source port, nil for the usual one
+	// Detour is the socket by which requests leave to an address that has not answered: connection tracking may have
+	// pinned the usual port to an endpoint that is gone. Nil where they leave by the usual port.
+	Detour *socket.Socket
 }
 
 // words are terms in the log that the families name differently.
