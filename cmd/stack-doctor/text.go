@@ -31,7 +31,7 @@ func write(w io.Writer, r *doctor.Report) error {
 			fmt.Fprintf(w, "         -> %s\n", f.Remedy)
 		}
 	}
-	verdict := [...]string{"nothing is in the way", "machines boot, perhaps not all of them", "machines do not boot",
+	verdict := [...]string{"nothing was found in the way", "a boot may fail", "machines do not boot",
 		"it could not be looked at"}[r.Exit()]
 	mac := r.MAC
 	if r.MadeUp {
@@ -40,6 +40,9 @@ func write(w io.Writer, r *doctor.Report) error {
 	if r.Interface == "" {
 		_, err := fmt.Fprintf(w, "%s in Kubernetes: %.1f s\n", verdict, r.Seconds)
 		return err
+	}
+	if r.Exit() == doctor.Healthy {
+		verdict += " (files were read in part)"
 	}
 	_, err := fmt.Fprintf(w, "%s: %s as %s (%s): %d frames sent, %.1f s\n", verdict, r.Interface, r.Arch, mac, r.Frames,
 		r.Seconds)

@@ -165,7 +165,11 @@ func (r *run) note(a *asked, began time.Time) {
 				protocol = "DHCPv6"
 			}
 			asked := fmt.Sprintf("%s as %s (%s)", protocol, h.Stage, h.Arch.Name)
-			r.step(began, asked, fmt.Sprintf("%s (%s)", h.Server, h.From), said)
+			of := h.Server.String()
+			if h.Relay.IsValid() {
+				of += " by the relay " + h.Relay.String()
+			}
+			r.step(began, asked, fmt.Sprintf("%s (%s)", of, h.From), said)
 		}
 	}
 }

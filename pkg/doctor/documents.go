@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +24,13 @@ func (c *chain) note(d document, name, format string, args ...any) {
 func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 	name := d.named(a.URL)
 	find := func(name, format string, args ...any) { c.note(d, name, format, args...) }
-	port := a.URL.Host
+	port, back := a.URL.Host, ""
+	if errors.Is(a.Err, web.ErrNoConn) || errors.Is(a.Err, web.ErrRefused) {
+		back = c.whyReturned(a.Addr)
+	}
 	switch {
 	case a.Err == nil:
-		return c.judgeStatus(a, name, find)
+		return c.judgeStatus(d, a, name, find)
 	case errors.Is(a.Err, web.ErrForeign), errors.Is(a.Err, web.ErrScheme):
 		c.find("not-followed", "%s was not asked for: %v", name, a.Err)
 	case errors.Is(a.Err, web.ErrShort):
@@ -39,15 +43,13 @@ func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 		find("tls-refused", "%s: %s speaks plain HTTP where TLS is asked for", name, port)
 	case errors.Is(a.Err, web.ErrHandshak):
 		find("tls-refused", "%s: %v", name, a.Err)
+	case back != "":
+		find("unreachable", "%s: %s", name, back)
 	case errors.Is(a.Err, web.ErrRefused):
 		find("port-closed", "%s: nothing listens on %s (connection refused)", name, port)
 	case errors.Is(a.Err, io.ErrUnexpectedEOF):
 		find("file-torn", "%s: %v", name, a.Err)
 	case errors.Is(a.Err, web.ErrNoConn):
-		if why := c.whyReturned(a.Addr); why != "" {
-			find("unreachable", "%s: %s", name, why)
-			return false
-		}
 		find("no-connection", "%s: %s does not answer when a connection is asked for", name, port)
 	case errors.Is(a.Err, web.ErrSilent):
 		find("waits-for-backend", "%s: %s takes the connection, and then: %v", name, port, a.Err)
@@ -57,14 +59,16 @@ func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 	return false
 }
 
-func (c *chain) judgeStatus(a *web.Answer, name string, find func(name, format string, args ...any)) bool {
+func (c *chain) judgeStatus(
+	d document, a *web.Answer, name string, find func(name, format string, args ...any),
+) bool {
 	switch a.Status {
 	case http.StatusOK, http.StatusPartialContent:
-		if a.Packed != "" && a.Packed != "identity" {
-			find("compressed", "%s is served as %s, which nobody asked for: firmware cannot unpack it", name, a.Packed)
-			return false
+		// Linux unpacks an initrd itself: some servers take its name's ending for an encoding.
+		if a.Packed == "" || a.Packed == "identity" || d.what == "initrd" {
+			return true
 		}
-		return true
+		return c.packed(d, a, name, find)
 	case http.StatusNotFound, http.StatusGone:
 		find("not-found", "%s is not there (%d)", name, a.Status)
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
@@ -75,6 +79,22 @@ func (c *chain) judgeStatus(a *web.Answer, name string, find func(name, format s
 		find("server-error", "%s: %s answers %d", name, a.URL.Host, a.Status)
 	}
 	return false
+}
+
+// packed judges a document that came packed. It reports whether it could be unpacked, so that it is gone on with.
+func (c *chain) packed(
+	d document, a *web.Answer, name string, find func(name, format string, args ...any),
+) (unpacked bool) {
+	reader, left := "iPXE", ""
+	if d.what == "loader" {
+		reader = "firmware"
+	}
+	if unpacked = a.Unpack(); !unpacked {
+		left = ". What is in it was not looked at"
+	}
+	find("compressed", "%s is served as %s by %s, which nobody asked for: %s takes it as it comes, and does not unpack "+
+		"it%s", name, a.Packed, cmp.Or(a.Server, a.URL.Host), reader, left)
+	return unpacked
 }
 
 // soon is how long before its end a certificate is worth a word; apart is how far two clocks may be.
@@ -145,7 +165,13 @@ func (c *chain) judgeClock(a *web.Answer) {
 // whole tells whether the end of a document is there, where its size is known: one that was cut short is not.
 func (c *chain) whole(ctx context.Context, d document, a *web.Answer) {
 	const last = 512
-	if !a.Part || a.Size <= int64(len(a.Body)) {
+	switch read := int64(len(a.Body)); {
+	case a.Part && a.Size > read:
+	case !a.Part && a.Packed == "" && (a.Size > read || a.Size < 0 && read == d.most):
+		c.find("ends-not-read", "%s sends files from their begin alone (200 in place of 206): whether their ends are "+
+			"there was not looked at", a.URL.Host)
+		return
+	default:
 		return
 	}
 	began := time.Now()

@@ -34,8 +34,9 @@ type chain struct {
 	hop  frame.MAC  // the station that carries packets to it
 	path pathMTU
 	mute map[string]mute // servers that are not there, by host and port; guarded by run's mu
-	// returned are servers that packets do not reach, as somebody on the way says; guarded by run's mu.
-	returned map[netip.Addr]returned
+	// returned are servers that packets do not reach, as somebody on the way says, by their ports or, with port 0, as a
+	// whole; guarded by run's mu.
+	returned map[netip.AddrPort]returned
 
 	router frame.MAC // the zero address: none that is there is offered
 	// reroute has a host be reached by way of the router, whatever the mask says; nil: there is no router.
@@ -63,7 +64,7 @@ type pathMTU struct {
 
 // follow asks what the OFFER leads to.
 func (r *run) follow(ctx context.Context, way *order) {
-	c := &chain{run: r, order: way, mute: map[string]mute{}, returned: map[netip.Addr]returned{}}
+	c := &chain{run: r, order: way, mute: map[string]mute{}, returned: map[netip.AddrPort]returned{}}
 	switch {
 	case way.boot != nil && way.boot.Next.IsValid():
 		c.next = way.boot.Next
@@ -73,6 +74,13 @@ func (r *run) follow(ctx context.Context, way *order) {
 	if !c.owners(ctx) {
 		return
 	}
+	c.addr = way.addr.Addr.Addr()
+	// Before the station hears of it, and gives up.
+	defer r.link.Returned(c.addr, func(peer netip.AddrPort, by netip.Addr, why link.Reason) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		c.returned[peer] = returned{by, why}
+	})()
 	station, err := r.link.Station(way.addr.Addr, c.gateway())
 	if err != nil {
 		r.find("no-rights", "%v", err)
@@ -85,12 +93,7 @@ func (r *run) follow(ctx context.Context, way *order) {
 	if c.router != (frame.MAC{}) {
 		c.reroute = func(host netip.Addr) { station.Neighbour(host, c.router) }
 	}
-	c.way, c.addr = station, way.addr.Addr.Addr()
-	defer r.link.Returned(c.addr, func(peer, by netip.Addr, why link.Reason) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		c.returned[peer] = returned{by, why}
-	})()
+	c.way = station
 	c.measure(ctx)
 	var all sync.WaitGroup
 	all.Go(func() { c.loader(ctx) })
@@ -100,21 +103,25 @@ func (r *run) follow(ctx context.Context, way *order) {
 }
 
 // whyReturned says why packets do not reach a server, where somebody on the way does; empty: nobody says anything.
-func (c *chain) whyReturned(server netip.Addr) string {
+func (c *chain) whyReturned(server netip.AddrPort) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	said, ok := c.returned[server]
+	said, ok := c.returned[netip.AddrPortFrom(server.Addr(), 0)]
 	if !ok {
-		return ""
+		if said, ok = c.returned[server]; !ok {
+			return ""
+		}
 	}
 	behind := ""
-	if router := c.gateway(); router.IsValid() && router != said.by {
+	if router := c.gateway(); router.IsValid() && router != said.by && !c.near(said.by) {
 		behind = fmt.Sprintf(" behind the router %s", router)
 	}
-	return fmt.Sprintf("%s%s answers packets for %s with %s", said.by, behind, server, map[link.Reason]string{
+	return fmt.Sprintf("%s%s answers packets for %s with %s", said.by, behind, server.Addr(), map[link.Reason]string{
 		link.Looped:      "time exceeded: they go in a circle between routers",
 		link.Unreachable: "unreachable: it has no route there, or nobody there has the address",
 		link.Prohibited:  "administratively prohibited: a firewall or an access list forbids them",
+		link.Rejected: fmt.Sprintf("port unreachable for TCP port %d: a firewall rejects them, since a host resets what "+
+			"comes to a closed port", server.Port()),
 	}[said.why])
 }
 

@@ -151,6 +151,14 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 		case c.path.passes >= fullPacket: // echoes of that size came back
 			c.find("loader-stalled", "%s sends %q with blocks of 512 bytes, and with blocks of %d it begins and does not "+
 				"go on: %v", to, file, full, large.Err)
+		case c.path.told > 0:
+			passes := small
+			if answers[2].Err == nil {
+				passes = middle
+			}
+			c.find("fragments-lost", "%s sends %q with blocks of %d bytes, and with blocks of %d, packets of %d, nothing "+
+				"comes, neither whole nor in fragments: the way takes packets of %d bytes, as a router says", to, file, passes,
+				full, fullPacket, c.path.told)
 		case c.path.hole == 0:
 			c.find("mtu-hole", "TFTP with %s stalls with blocks of %d bytes and passes with 512: large packets are lost "+
 				"in silence",
@@ -187,7 +195,8 @@ func (c *chain) again(ctx context.Context, to netip.AddrPort, asks []tftp.Ask, a
 		return 0 // that is why
 	}
 	for i := range answers {
-		if answers[i].Repeats > 0 && (answers[i].Err == nil || errors.Is(answers[i].Err, tftp.ErrStalled)) {
+		stalled := errors.Is(answers[i].Err, tftp.ErrStalled) && c.path.told == 0 // a way that takes less is why, too
+		if answers[i].Repeats > 0 && (answers[i].Err == nil || stalled) {
 			if anew := c.read(ctx, to, asks[i]); anew.Err == nil {
 				answers[i] = anew
 				repeats += anew.Repeats
@@ -262,7 +271,7 @@ func (c *chain) judgeTFTP(to netip.AddrPort, file string, a tftp.Answer) {
 
 // silentTFTP tells a host that is silent from a port that is.
 func (c *chain) silentTFTP(to netip.AddrPort, file string) {
-	if why := c.whyReturned(to.Addr()); why != "" {
+	if why := c.whyReturned(to); why != "" {
 		c.find("unreachable", "nothing came to the requests for %q: %s", file, why)
 		return
 	}
@@ -331,6 +340,7 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 	}
 	client := c.client()
 	a := client.Get(ctx, d.u, d.most)
+	missing := false // the server's host, which has been said
 	if c.path.hole == 0 && mayHavePassed(a.Err) && ctx.Err() == nil {
 		host, lonely := c.lonely(ctx, &a)
 		if lonely && c.reroute != nil {
@@ -338,7 +348,7 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 		}
 		a = client.Get(ctx, d.u, d.most)
 		if lonely {
-			c.judgeMask(d, host, &a)
+			missing = c.judgeMask(d, host, &a)
 		}
 	}
 	c.setMute(d, &a)
@@ -358,7 +368,7 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 	c.step(began, "HTTP, "+d.what, d.u.Redacted(), said)
 	c.judgeTLS(d, &a)
 	c.judgeClock(&a)
-	if !c.judgeHTTP(d, &a) {
+	if missing || !c.judgeHTTP(d, &a) {
 		return nil
 	}
 	return &a
@@ -374,8 +384,9 @@ func (c *chain) lonely(ctx context.Context, a *web.Answer) (host netip.Addr, lon
 	return host, len(c.link.Owners(ctx, []netip.Addr{host}, pause)[host]) == 0
 }
 
-// judgeMask says why nobody on the link has a server's address, by what came of asking it by way of the router.
-func (c *chain) judgeMask(d document, host netip.Addr, a *web.Answer) {
+// judgeMask says why nobody on the link has a server's address, by what came of asking it by way of the router. It
+// reports whether there is no answer that way either.
+func (c *chain) judgeMask(d document, host netip.Addr, a *web.Answer) (missing bool) {
 	name := "address-without-owner"
 	if !d.required {
 		name = "optional-missing"
@@ -385,13 +396,14 @@ func (c *chain) judgeMask(d document, host netip.Addr, a *web.Answer) {
 	if a.Err == nil || errors.Is(a.Err, web.ErrRefused) {
 		c.find("mask-too-wide", "%s; by way of the router %s it answers: the mask (option 1) is too wide", text,
 			c.gateway())
-		return
+		return false
 	}
+	why := "the mask (option 1) is too wide, or the host is missing"
 	if c.reroute == nil {
-		c.find(name, "%s: the host is missing, or its address is wrong", text)
-		return
+		why = "the host is missing, or its address is wrong"
 	}
-	c.find(name, "%s: the mask (option 1) is too wide, or the host is missing", text)
+	c.find(name, "%s: %s", text, why)
+	return true
 }
 
 // mayHavePassed tells an error that a lost packet may have made, which is worth another try.

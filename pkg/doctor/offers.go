@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -60,10 +61,10 @@ func (r *run) judgeOffers(a *stages) *order {
 		way.boot = &good[file]
 		r.find("proxy-dhcp", "the address comes from %s, the boot data from %s", way.addr.Server, way.boot.Server)
 	}
-	if way.addr.After > r.Window {
+	const late = 4 * time.Second // dnsmasq pings an address for three, everywhere
+	if way.addr.After > late {
 		r.find("offer-late", "the first OFFER came after %.1f s: the server looks whether the address is free, or "+
-			"waits for "+
-			"a client that asks again", way.addr.After.Seconds())
+			"waits for a client that asks again", way.addr.After.Seconds())
 	}
 	r.judgeBoot(&way, a)
 	return &way

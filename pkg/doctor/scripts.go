@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/doctor/ipxe"
+	"github.com/tinkerbell/stack/pkg/doctor/linux"
 	"github.com/tinkerbell/stack/pkg/doctor/web"
 )
 
@@ -19,7 +20,7 @@ const (
 	mostScript = 256 << 10
 	// mostURLs is how many URLs of scripts are asked for in all, and mostScripts how many scripts are read.
 	mostURLs, mostScripts = 20, 5
-	// begin is how much of a kernel is read, in bytes.
+	// begin is how much of a file is read, in bytes.
 	begin = 1024
 	// excerpt is how much of a page is shown, in bytes.
 	excerpt = 40
@@ -34,6 +35,7 @@ type reading struct {
 	loads   bool // something is loaded that could be a kernel
 	ends    []string
 	agent   agent
+	of      releases
 }
 
 // agent is what the kernel's arguments tell the agent.
@@ -70,6 +72,7 @@ func (c *chain) scripts(ctx context.Context) {
 		c.find("no-kernel", "the script loads no kernel: it ends with %s, or waits for a person", strings.Join(r.ends,
 			", "))
 	}
+	r.judgeReleases()
 	c.services(ctx, r.agent)
 }
 
@@ -199,7 +202,9 @@ func (r *reading) command(ctx context.Context, c ipxe.Command, d document) {
 	if what == "imgfetch" || what == "module" || what == "imgload" {
 		what = "file"
 	}
-	d.what = what
+	if d.what = what; c.Verb == "kernel" {
+		d.most = linux.KernelBegin
+	}
 	r.Progress(fmt.Sprintf("asking for the %s %s", what, c.URL.Redacted()))
 	a := r.document(ctx, d)
 	if a == nil {
@@ -217,6 +222,9 @@ func (r *reading) command(ctx context.Context, c ipxe.Command, d document) {
 	}
 	if c.Verb == "kernel" {
 		r.kernel(d, a)
+	}
+	if d.label == "" {
+		r.release(ctx, d, a)
 	}
 }
 

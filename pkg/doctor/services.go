@@ -100,12 +100,12 @@ func (c *chain) tink(ctx context.Context, a agent) {
 		return
 	}
 	switch text := err.Error(); {
+	case !connected.Load() && c.whyReturned(to) != "":
+		c.find("unreachable", "%s, where the agent asks for its work: %s", to, c.whyReturned(to))
 	case strings.Contains(text, "refused"):
 		c.find("port-closed", "nothing listens on %s, where the agent asks for its work (connection refused)", to)
 	case a.tls && (strings.Contains(text, "first record does not look like a TLS") || strings.Contains(text, "tls:")):
 		c.find("tls-refused", "the agent is told to speak TLS to %s, and it does not: %v", to, err)
-	case !connected.Load() && c.whyReturned(to.Addr()) != "":
-		c.find("unreachable", "%s, where the agent asks for its work: %s", to, c.whyReturned(to.Addr()))
 	case !connected.Load():
 		c.find("no-connection", "%s, where the agent asks for its work, does not answer when a connection is asked for", to)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/http"
@@ -51,7 +54,7 @@ func TestOffersOfStrangers(t *testing.T) {
 	runStaged(t, map[string]staged{
 		"two relays of one server": {says(func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 			return []*dhcpv4.DHCPv4{good(m, dhcpv4.WithRelay(net.IPv4(10, 30, 0, 1))), good(m, dhcpv4.WithRelay(net.IPv4(10, 30, 0, 254)))}
-		}), nil, "", "relays-alike"},
+		}), nil, "", "10.30.0.2 by the relay 10.30.0.254"},
 		"two servers of one pair": {says(func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 			return []*dhcpv4.DHCPv4{good(m), good(m, from(3, dhcpv4.WithYourIP(net.IPv4(10, 30, 0, 150)))...)}
 		}), nil, "", "servers-alike"},
@@ -211,6 +214,26 @@ func served(path string, handler http.HandlerFunc) func(*testing.T, *site) {
 	}
 }
 
+func content(b []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { http.ServeContent(w, r, "", started, bytes.NewReader(b)) }
+}
+
+// x86 is a kernel for x86 that says its release.
+func x86(release string) []byte {
+	b := append(efi(0x8664), release+"\x00"...)
+	copy(b[0x202:], "HdrS")
+	binary.LittleEndian.PutUint16(b[0x20e:], 0x1000)
+	copy(b[0x1200:], release+"\x00")
+	return b
+}
+
+// modules is an initrd with a module for a release, and with more than is read at first.
+func modules(release string) []byte {
+	name := "lib/modules/" + release + "/virtio.ko"
+	return slices.Concat([]byte("070701"+strings.Repeat("0", 48)+"00001000"+strings.Repeat("0", 32)+
+		fmt.Sprintf("%08x00000000%s\x00", len(name)+1, name)), make([]byte, 5000))
+}
+
 func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
@@ -282,6 +305,27 @@ func TestServersOfStrangers(t *testing.T) {
 				return
 			}
 			_, _ = w.Write(efi(0x8664))
+		}), nil, "", "ends-not-read"},
+		"a kernel and an initrd of another release": {func(t *testing.T, s *site) {
+			served(kernel, content(x86("6.12.1-new (somebody) #1")))(t, s)
+			served("/initrd", content(modules("6.1.0-old")))(t, s)
+		}, nil, "modules-of-another", "modules for Linux 6.1.0-old alone, and the kernel is 6.12.1-new"},
+		"two initrds, one of which fits": {func(t *testing.T, s *site) {
+			scripted("kernel vmlinuz\ninitrd old\ninitrd new\n")(t, s)
+			served(kernel, content(x86("6.12.1-new (somebody) #1")))(t, s)
+			served("/old", content(modules("6.1.0-old")))(t, s)
+			served("/new", content(modules("6.12.1-new")))(t, s)
+		}, nil, "", "modules of the initrd"},
+		"a packed script, and a fault behind it": {served("/auto.ipxe", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Server", "nginx/1.22.1")
+			packed := gzip.NewWriter(w)
+			_, _ = packed.Write([]byte("#!ipxe\nkernel gone\n"))
+			_ = packed.Close()
+		}), nil, "compressed not-found", "as gzip by nginx/1.22.1"},
+		"an initrd that a server calls packed": {served("/initrd", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "x-gzip")
+			_, _ = w.Write([]byte("\x1f\x8b"))
 		}), nil, "", ""},
 		"a kernel that may not be had": {served(kernel, status(http.StatusForbidden)), nil, "forbidden", "403"},
 		"a server that fails":          {served(kernel, status(http.StatusInternalServerError)), nil, "server-error", "500"},
@@ -300,13 +344,18 @@ func TestServersOfStrangers(t *testing.T) {
 		"what nobody asked to be packed": {served(kernel, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write([]byte("\x1f\x8b"))
-		}), nil, "compressed", "gzip"},
+		}), nil, "compressed", "What is in it was not looked at"},
 		"a server that says nothing": {served(kernel, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
 			nil, "waits-for-backend", "takes the connection, and then: no answer"},
 		"a routing loop": {behind(func(t *testing.T, s *site) {
 			s.server.Route(t, "10.40.0.0/24", "10.99.0.2")
 			s.other.Route(t, "0.0.0.0/0", "10.99.0.1")
 		}), nil, "unreachable", "answers packets for 10.40.0.2 with time exceeded"},
+		"a loader behind a routing loop": {behind(func(t *testing.T, s *site) {
+			s.server.Route(t, "10.40.0.0/24", "10.99.0.2")
+			s.other.Route(t, "0.0.0.0/0", "10.99.0.1")
+			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)))
+		}), nil, "unreachable unreachable", "nothing came to the requests for"},
 		"a router that forbids": {behind(func(t *testing.T, s *site) {
 			if err := s.server.Links().RouteAdd(&netlink.Route{
 				Dst: &net.IPNet{IP: net.IPv4(10, 40, 0, 0), Mask: net.CIDRMask(24, 32)}, Type: unix.RTN_PROHIBIT,

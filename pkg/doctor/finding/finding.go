@@ -21,7 +21,7 @@ type Severity uint8
 // The severities, in their order.
 const (
 	Info    Severity = iota // worth knowing
-	Warning                 // machines boot, and not all of them, or not always
+	Warning                 // a boot may fail by it: with some machines, or at times
 	Blind                   // the doctor could not look
 	Error                   // machines do not boot
 )

@@ -68,18 +68,18 @@ func (l *Link) Echo(
 // end is called. The function must not wait.
 func (l *Link) Refused(ours netip.Addr, to netip.AddrPort, refused func()) (end func()) {
 	return l.Tap(func(in Received) {
-		if r, ok := parseReport(in, ours); ok && r.peer == to.Addr() && r.closed == to.Port() && r.closed != 0 {
+		if r, ok := parseReport(in, ours); ok && r.why == 0 && r.closed != 0 && netip.AddrPortFrom(r.peer, r.closed) == to {
 			refused()
 		}
 	})
 }
 
 // Returned calls a function when a router or host says that a packet of ours to a peer does not arrive, and why, until
-// end is called. The function must not wait.
-func (l *Link) Returned(ours netip.Addr, returned func(peer, by netip.Addr, why Reason)) (end func()) {
+// end is called. The peer has port 0 where no packet to its address arrives. The function must not wait.
+func (l *Link) Returned(ours netip.Addr, returned func(peer netip.AddrPort, by netip.Addr, why Reason)) (end func()) {
 	return l.Tap(func(in Received) {
 		if r, ok := parseReport(in, ours); ok && r.why != 0 {
-			returned(r.peer, r.by, r.why)
+			returned(netip.AddrPortFrom(r.peer, r.closed), r.by, r.why)
 		}
 	})
 }
@@ -92,10 +92,12 @@ const (
 	Looped      Reason = iota + 1 // it passed too many routers
 	Unreachable                   // there is no route to the address, or nobody there has it
 	Prohibited                    // a firewall or an access list forbids it
+	Rejected                      // a firewall does, in the words for a closed port of UDP, which TCP has not
 )
 
 const (
 	protocolICMP  = 1
+	protocolTCP   = 6
 	protocolICMP6 = 58
 	icmpLen       = 8
 	// Types of ICMP, and codes of unreachable (RFC 792; RFC 1191 section 4).
@@ -151,7 +153,7 @@ type report struct {
 	echoed int        // bytes of the packet with an echo reply; 0: it is none
 	id     uint16
 	told   int    // bytes that a packet may have; 0: not said
-	closed uint16 // port of UDP on which nobody listens; 0: not said
+	closed uint16 // port on which nobody listens, of TCP one that is rejected; 0: not said
 	why    Reason // that a packet does not arrive; 0: not said
 }
 
@@ -170,7 +172,7 @@ func parseReport(in Received, ours netip.Addr) (r report, ok bool) {
 	return r, false
 }
 
-// portOffset is where UDP's header has the destination's port.
+// portOffset is where the headers of UDP and TCP have the destination's port.
 const portOffset = 2
 
 // reasons are the messages that say that a packet does not arrive, by type and code; RFC 792, RFC 1812 section 5.2.7.1.
@@ -211,7 +213,7 @@ func parseReport4(ip []byte, ours netip.Addr) (r report, ok bool) {
 		r.told = int(binary.BigEndian.Uint16(body[6:]))
 	case body[0] == unreachable && body[1] == portUnreachable:
 		if at := inner + int(body[inner]&15)*4 + portOffset; len(body) >= at+2 {
-			r.closed = binary.BigEndian.Uint16(body[at:])
+			r.refuse(body[inner+9], body[at:])
 		}
 	default:
 		return r, false
@@ -233,7 +235,7 @@ func parseReport6(ip []byte, ours netip.Addr) (r report, ok bool) {
 		r.peer, r.echoed, r.id = r.by, frame.IPv6Len+length, binary.BigEndian.Uint16(body[4:])
 		return r, true
 	}
-	const innerTo, innerUDP = icmpLen + 24, icmpLen + frame.IPv6Len
+	const innerTo, innerPorts = icmpLen + 24, icmpLen + frame.IPv6Len
 	if len(body) < innerTo+16 {
 		return r, false
 	}
@@ -242,12 +244,19 @@ func parseReport6(ip []byte, ours netip.Addr) (r report, ok bool) {
 	case r.why != 0:
 	case body[0] == tooBig6:
 		r.told = int(binary.BigEndian.Uint32(body[4:]))
-	case body[0] == unreachable6 && body[1] == portUnreachable6 && len(body) >= innerUDP+portOffset+2:
-		r.closed = binary.BigEndian.Uint16(body[innerUDP+portOffset:])
+	case body[0] == unreachable6 && body[1] == portUnreachable6 && len(body) >= innerPorts+portOffset+2:
+		r.refuse(body[icmpLen+6], body[innerPorts+portOffset:])
 	default:
 		return r, false
 	}
 	return r, true
+}
+
+// refuse reads "port unreachable" for a packet of a protocol. Hosts say it of UDP alone: TCP has a reset for that.
+func (r *report) refuse(protocol byte, port []byte) {
+	if r.closed = binary.BigEndian.Uint16(port); protocol == protocolTCP {
+		r.why = Rejected
+	}
 }
 
 // sum is the ones' complement sum of RFC 1071, folded.

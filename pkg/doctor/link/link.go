@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -63,7 +64,7 @@ type Link struct {
 	seen func(sent bool, b []byte)
 
 	mu   sync.Mutex
-	taps map[*func(Received)]struct{}
+	taps []*func(Received)
 }
 
 // Open opens an interface of the calling thread's network namespace and begins to read. Seen is told of every frame
@@ -91,7 +92,7 @@ func Open(name string, seen func(sent bool, b []byte)) (*Link, error) {
 	}
 	l := &Link{
 		Name: name, MAC: frame.MAC(attrs.HardwareAddr), MTU: attrs.MTU, index: attrs.Index,
-		done: make(chan struct{}), taps: map[*func(Received)]struct{}{}, seen: seen,
+		done: make(chan struct{}), seen: seen,
 	}
 	if err := l.listen(); errors.Is(err, os.ErrPermission) {
 		return nil, fault(NoRights, "failed to open a packet socket on %s: %w", name, err)
@@ -163,16 +164,16 @@ func (l *Link) Send(b []byte) error {
 }
 
 // Tap has a function called with every frame that comes in, until the function that it returns is called. It is not
-// called at the same time by two, and must not wait.
+// called at the same time by two, and must not wait; the first to come is called first.
 func (l *Link) Tap(hear func(Received)) (end func()) {
 	key := &hear
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taps[key] = struct{}{}
+	l.taps = append(l.taps, key)
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.taps, key)
+		l.taps = slices.DeleteFunc(l.taps, func(other *func(Received)) bool { return other == key })
 	}
 }
 
@@ -207,7 +208,7 @@ func (l *Link) read() {
 			l.seen(false, in.Frame)
 		}
 		l.mu.Lock()
-		for hear := range l.taps {
+		for _, hear := range l.taps {
 			(*hear)(in)
 		}
 		l.mu.Unlock()

@@ -87,6 +87,12 @@ func TestReportsAreRead(t *testing.T) {
 	if r, ok := parseReport(Received{Frame: closed}, ours); !ok || r.peer != peer || r.closed != 69 {
 		t.Errorf("%v %+v", ok, r)
 	}
+	tcp := slices.Clone(inner[:60])
+	tcp[6], tcp[42], tcp[43] = protocolTCP, 0x1f, 0x90
+	rejected := l.icmp6(router, ours, frame.MAC{}, append([]byte{unreachable6, portUnreachable6, 0, 0, 0, 0, 0, 0}, tcp...))
+	if r, ok := parseReport(Received{Frame: rejected}, ours); !ok || r.why != Rejected || r.closed != 8080 || r.by != router {
+		t.Errorf("%v %+v", ok, r)
+	}
 	for code, want := range map[[2]byte]Reason{
 		{timeExceeded6, 0}: Looped, {timeExceeded6, 1}: 0, // 1: a fragment is missing
 		{unreachable6, 0}: Unreachable, {unreachable6, 1}: Prohibited, {unreachable6, portUnreachable6}: 0,

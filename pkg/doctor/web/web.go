@@ -3,6 +3,8 @@
 package web
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -42,9 +44,9 @@ type Client struct {
 
 // Answer is what became of a question.
 type Answer struct {
-	URL    *url.URL   // that answered, behind redirects
-	Hops   int        // redirects
-	Addr   netip.Addr // that was asked
+	URL    *url.URL       // that answered, behind redirects
+	Hops   int            // redirects
+	Addr   netip.AddrPort // that was asked
 	Status int
 	Body   []byte // its begin
 	Size   int64  // of the whole document; -1: not said
@@ -52,6 +54,7 @@ type Answer struct {
 	Date   time.Time
 	Type   string
 	Packed string // the encoding of the body, where there is one
+	Server string // what the server says that it is; empty: nothing
 	TLS    *tls.ConnectionState
 	Took   time.Duration
 	Err    error
@@ -63,6 +66,18 @@ func (a *Answer) String() string {
 		return a.Err.Error()
 	}
 	return strconv.Itoa(a.Status)
+}
+
+// Unpack unpacks a body that came packed by gzip, as far as it is there. It reports whether there is something then.
+func (a *Answer) Unpack() bool {
+	const most = 1 << 20
+	packed, err := gzip.NewReader(bytes.NewReader(a.Body))
+	if err != nil {
+		return false
+	}
+	a.Body, _ = io.ReadAll(io.LimitReader(packed, most)) // its end may be missing
+	a.Size, a.Part = -1, false
+	return len(a.Body) > 0
 }
 
 // What an answer may end with.
@@ -134,7 +149,7 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 		a.Err = err
 		return nil
 	}
-	a.Addr = addr.Addr()
+	a.Addr = addr
 	request, err := http.NewRequestWithContext(ctx, method, a.URL.String(), http.NoBody)
 	if err != nil {
 		a.Err = fmt.Errorf("failed to ask: %w", err)
@@ -173,7 +188,7 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 	}
 	defer func() { _ = response.Body.Close() }()
 	a.Status, a.Type = response.StatusCode, response.Header.Get("Content-Type")
-	a.Packed = response.Header.Get("Content-Encoding")
+	a.Packed, a.Server = response.Header.Get("Content-Encoding"), response.Header.Get("Server")
 	a.Date, _ = http.ParseTime(response.Header.Get("Date"))
 	a.Size = response.ContentLength
 	if a.Part = a.Status == http.StatusPartialContent; a.Part {
