@@ -21,7 +21,7 @@ func differing(a, b [6]byte) (n int) {
 }
 
 // nearest finds the MAC that differs in the fewest digits, the lowest of several; false where all are far.
-func nearest(mac [6]byte, macs map[[6]byte][]claim) (best [6]byte, ok bool) {
+func nearest(mac [6]byte, macs map[[6]byte][]*entry) (best [6]byte, ok bool) {
 	least := far + 1
 	for other := range macs {
 		if n := differing(mac, other); n < least || n == least && ok && bytes.Compare(other[:], best[:]) < 0 {

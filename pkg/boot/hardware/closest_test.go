@@ -32,7 +32,7 @@ func TestDiffering(t *testing.T) {
 
 // The nearest MAC is the same one each time, and none that is far.
 func TestNearest(t *testing.T) {
-	macs := map[[6]byte][]claim{}
+	macs := map[[6]byte][]*entry{}
 	for _, text := range []string{"52:54:00:5e:00:12", "52:54:00:5e:00:11", "52:54:00:5e:00:ff", "0c:c4:7a:00:00:01"} {
 		macs[mac(t, text)] = nil
 	}

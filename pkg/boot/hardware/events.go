@@ -95,22 +95,21 @@ func (w *Watcher) Changed(c journal.Change) {
 	default:
 		return
 	}
-	if on, ok := w.objectOf(&c.Machine); ok {
+	if on := w.objectOf(&c.Machine); on != nil {
 		w.events.add(on, c.At, kindOf, reason, text)
 	}
 }
 
-// objectOf finds a machine's object, by any of its MACs.
-func (w *Watcher) objectOf(m *journal.MachineView) (claim, bool) {
-	if on, ok := w.index.ofText(m.MAC); ok {
-		return on, true
-	}
-	for _, other := range m.OtherMACs {
-		if on, ok := w.index.ofText(other); ok {
-			return on, true
+// objectOf finds a machine's object, by any of its MACs; nil if there is none.
+func (w *Watcher) objectOf(m *journal.MachineView) *entry {
+	for _, text := range append([]string{m.MAC}, m.OtherMACs...) {
+		if mac, ok := macOf(text); ok {
+			if on, _ := w.index.of(mac); on != nil {
+				return on
+			}
 		}
 	}
-	return claim{}, false
+	return nil
 }
 
 func bootedMessage(c journal.Change) string {
@@ -140,7 +139,7 @@ func message(text string) string {
 }
 
 // add queues an Event, or counts it as limited.
-func (e *events) add(on claim, at time.Time, kindOf, reason, text string) {
+func (e *events) add(on *entry, at time.Time, kindOf, reason, text string) {
 	queue, limit := e.steps, e.stepRate
 	if kindOf == core.EventTypeWarning {
 		queue, limit = e.stuck, e.stuckRate

@@ -190,7 +190,7 @@ func TestEventIsTriedAgain(t *testing.T) {
 // With the API gone for good, changes cost nothing but a count.
 func TestChangedNeverWaits(t *testing.T) {
 	w := New(Options{Namespaces: []string{"tink"}}) // never run: nobody takes from the queue
-	p := &part{index: w.index, entries: map[string]*entry{}, changed: func() {}, replaced: func() {}, left: func() {}}
+	p := newPart(&w.index.table, entryOf)
 	o := &object{}
 	o.Namespace, o.Name = "tink", "m1"
 	n := nic{}

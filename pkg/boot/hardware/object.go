@@ -1,14 +1,9 @@
 package hardware
 
 import (
-	"bytes"
-	"net"
-
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // groupVersion is Tinkerbell's.
@@ -19,12 +14,6 @@ const (
 	kind     = "Hardware"
 	resource = "hardware"
 )
-
-// maxInterfaces bounds what is kept of one object.
-const maxInterfaces = 64
-
-// maxArch is what is kept of an architecture's name, in bytes.
-const maxArch = 16
 
 // object is what this package reads of a Hardware object. Decoding skips the rest, user data and templates included.
 type object struct {
@@ -48,11 +37,9 @@ type nic struct {
 	} `json:"netboot"`
 }
 
-// DeepCopyObject implements runtime.Object.
+// DeepCopyObject implements runtime.Object. Nobody changes what was decoded.
 func (o *object) DeepCopyObject() runtime.Object {
 	c := *o
-	o.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
-	c.Spec.Interfaces = append([]nic(nil), o.Spec.Interfaces...)
 	return &c
 }
 
@@ -68,22 +55,13 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// trim leaves of an object what is kept: identity, MACs and whether they may boot.
+// trim leaves of a Hardware object what is read of it: its annotations and managers take more.
 func trim(given any) (any, error) {
 	o, ok := given.(*object)
 	if !ok {
 		return given, nil
 	}
-	kept := &object{ObjectMeta: meta.ObjectMeta{
+	return &object{Spec: o.Spec, ObjectMeta: meta.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
-	}}
-	for _, i := range o.Spec.Interfaces {
-		mac, err := net.ParseMAC(i.DHCP.MAC)
-		if err != nil || len(mac) != 6 || bytes.Equal(mac, make([]byte, 6)) || len(kept.Spec.Interfaces) == maxInterfaces {
-			continue
-		}
-		i.DHCP.MAC, i.DHCP.Arch = mac.String(), boot.CleanCut(i.DHCP.Arch, maxArch)
-		kept.Spec.Interfaces = append(kept.Spec.Interfaces, i)
-	}
-	return kept, nil
+	}}, nil
 }

@@ -66,7 +66,8 @@ type Watcher struct {
 
 // New makes a watcher, which knows nothing before Run.
 func New(o Options) *Watcher {
-	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex(), jobs: newJobs()}
+	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex(), jobs: &jobs{}}
+	w.jobs.found = map[jobKey][]*job{}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -87,14 +88,17 @@ func (*Watcher) Ready() error { return nil }
 func (w *Watcher) Lookup(mac [6]byte) (journal.Hardware, bool) {
 	namespaces := max(len(w.options.Namespaces), 1)
 	h, asked := w.index.lookup(mac, namespaces)
-	h.Workflow, h.Workflows = w.jobs.of(mac, h.Name, namespaces)
+	h.Workflows = w.jobs.complete(namespaces)
+	if j := w.jobs.newest(mac, h.Name); j != nil {
+		h.Workflow, h.Workflows = &j.Workflow, true
+	}
 	return h, asked
 }
 
 // Expected implements the journal's Options.Expected: the machines that a Workflow waits for.
 func (w *Watcher) Expected() (all []journal.Expected) {
 	w.index.bootable(func(mac [6]byte, full string) {
-		if j := w.jobs.waiting(mac, full); j != nil && len(all) < maxExpected {
+		if j := w.jobs.newest(mac, full); j != nil && (j.State == "" || j.State == "PENDING") && len(all) < maxExpected {
 			all = append(all, journal.Expected{MAC: mac, Since: j.made})
 		}
 	})
@@ -167,23 +171,20 @@ func CoreClient(config *rest.Config) (rest.Interface, error) {
 	return client(config, "/api", core.SchemeGroupVersion, coreScheme)
 }
 
-// follow reads and watches the objects of one namespace until ctx is done.
+// follow reads and watches the Hardware objects of one namespace until ctx is done.
 func (w *Watcher) follow(ctx context.Context, c rest.Interface, namespace string) {
-	f := &follower{Watcher: w, namespace: namespace}
-	store := &part{
-		index: w.index, entries: map[string]*entry{}, replaced: f.succeeded,
-		changed: func() { w.metrics.objects.Set(float64(w.index.objects())) }, left: w.metrics.left.Inc,
-	}
-	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &list[object]{} }), &object{}, store)
+	f, p := &follower{Watcher: w, namespace: namespace}, newPart(&w.index.table, entryOf)
+	p.replaced, p.left = f.succeeded, w.metrics.left.Inc
+	p.changed = func() { w.metrics.objects.Set(float64(p.objects())) }
+	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &list[object]{} }), &object{}, p)
 }
 
 // followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the
 // same, so that an outage is no more than a line.
 func (w *Watcher) followJobs(ctx context.Context, c rest.Interface, namespace string) {
-	f := &follower{Watcher: w, namespace: namespace, jobs: true}
-	store := &jobsPart{jobs: w.jobs, namespace: namespace, replaced: f.succeeded}
-	all := f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} })
-	f.reflect(ctx, all, &workflow{}, store)
+	f, p := &follower{Watcher: w, namespace: namespace, jobs: true}, newPart(&w.jobs.table, jobOf)
+	p.replaced = f.succeeded
+	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} }), &workflow{}, p)
 }
 
 // reflect keeps a store until ctx is done.

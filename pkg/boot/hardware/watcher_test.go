@@ -195,7 +195,8 @@ func TestStopsWhileTheAPIIsAway(t *testing.T) {
 func TestHostileObjects(t *testing.T) {
 	x := newIndex()
 	left := 0
-	p := &part{index: x, entries: map[string]*entry{}, changed: func() {}, replaced: func() {}, left: func() { left++ }}
+	p := newPart(&x.table, entryOf)
+	p.left = func() { left++ }
 	o := &object{}
 	o.Name, o.Namespace = "m", "tink"
 	for _, text := range []string{"", "52:54:00:5e:00", "52:54:00:5e:00:01:02:03", "zz:54:00:5e:00:01", "00:00:00:00:00:00", strings.Repeat("a", 1<<16)} {
@@ -211,8 +212,8 @@ func TestHostileObjects(t *testing.T) {
 	if err := p.Replace([]any{o, "no object"}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if len(x.macs) != maxInterfaces || !p.synced {
-		t.Errorf("%d MACs", len(x.macs))
+	if len(x.found) != maxInterfaces || !p.synced {
+		t.Errorf("%d MACs", len(x.found))
 	}
 	for i := range maxObjects + 10 {
 		o := &object{}
@@ -236,7 +237,7 @@ func TestHostileObjects(t *testing.T) {
 // many fills an index with objects of two interfaces.
 func many(t testing.TB, number int) *index {
 	x := newIndex()
-	p := &part{index: x, entries: map[string]*entry{}, changed: func() {}, replaced: func() {}, left: func() {}}
+	p := newPart(&x.table, entryOf)
 	for i := range number {
 		o := &object{}
 		o.Namespace, o.Name, o.UID = "tinkerbell", fmt.Sprintf("machine-%05d", i), "0b3a6d2e-1f6c-4d0f-9a52-6b3d1a4c5e6f"
