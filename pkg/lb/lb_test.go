@@ -19,8 +19,12 @@ func TestServiceLife(t *testing.T) {
 	c.service("web", testIP+","+testIP6, local)
 	c.condition("web", "NoEndpoint", "no ready endpoint of Service stack/web is on this node")
 	c.nobody(testIP)
+	ready := time.Now()
 	c.endpoints("web", "n1")
 	c.owner(testIP, c.nodes[1].mac)
+	if took := time.Since(ready); took < followed {
+		t.Errorf("the address came %v after its endpoint, before kube-proxy knew of it", took)
+	}
 	s, err := c.api.CoreV1().Services("stack").Get(t.Context(), "web", meta.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

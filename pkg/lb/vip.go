@@ -63,6 +63,7 @@ type vip struct {
 	// of the elector's goroutine
 	holding     address.Link
 	stopSending func()
+	unserved    time.Time // when this node was last seen not to serve the address
 
 	closing sync.WaitGroup // ports that are being closed
 }
@@ -115,7 +116,7 @@ func (v *vip) candidate() error {
 	v.mu.Lock()
 	wish, conflict, held, until, failed, looked := v.wish, v.conflict, v.held, v.until, v.failed, v.looked
 	v.mu.Unlock()
-	link, why := v.look(wish)
+	link, why := v.look(wish, held)
 	if why == nil && held && link.Index != v.holding.Index {
 		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
 			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
@@ -147,13 +148,24 @@ func (v *vip) candidate() error {
 	return why
 }
 
+// followed is how long kube-proxy may take to follow the endpoints of a Service: it gathers changes for a second. Until
+// then it drops what comes for an endpoint that has become ready, or sends it to the pod that was there before.
+const followed = time.Second
+
 // look finds the link for the address, or why this node does not serve it.
-func (v *vip) look(wish *service.Address) (address.Link, *reason.Error) {
+func (v *vip) look(wish *service.Address, held bool) (address.Link, *reason.Error) {
 	if v.c.excluded() {
 		return address.Link{}, reason.Errorf(reason.NodeExcluded,
 			"node %s has the label %s", v.c.o.Node, core.LabelNodeExcludeBalancers)
 	}
-	if why := service.Serves(wish, v.c.o.Node, v.c.slices); why != nil {
+	why := service.Serves(wish, v.c.o.Node, v.c.slices)
+	switch now := time.Now(); {
+	case why != nil:
+		v.unserved = now
+	case !held && now.Sub(v.unserved) < followed:
+		why = reason.Errorf(reason.NoEndpoint, "an endpoint has become ready just now")
+	}
+	if why != nil {
 		return address.Link{}, reason.Errorf(why.Reason, "node %s: %s", v.c.o.Node, why.Text)
 	}
 	link, err := v.c.o.Host.Find(v.ip, wish.Interface)
