@@ -48,6 +48,8 @@ func Chaos(older string) []Case {
 		{Name: "two-cards", few: 2, fault: twoCards, moves: true},
 		{Name: "forged", few: 2, fault: forged},
 		{Name: "uninstall", few: 2, fault: uninstall},
+		{Name: "uninstall-killed", few: 2, fault: uninstallKilled},
+		{Name: "lease-deleted", few: 2, fault: leaseDeleted},
 	}
 	if older != "" {
 		cases = append(cases, Case{Name: "two-versions", few: 2, fault: twoVersions(older)})
@@ -134,7 +136,12 @@ func stopped(after time.Duration) func(context.Context, *Site, *node) error {
 		if err := errors.Join(s.startLB(ctx, owner), sleep(ctx, after), next.lb.Signal(syscall.SIGSTOP)); err != nil {
 			return err
 		}
-		return errors.Join(sleep(ctx, 10*time.Second), next.lb.Signal(syscall.SIGCONT), sleep(ctx, 4*time.Second))
+		// The pod goes, too, so that the node serves nobody who takes it for the owner; and it stands still for longer than
+		// the next owner's announcements last, which would mend what it says when it wakes.
+		pods := s.allReady()
+		delete(pods, next)
+		err = errors.Join(s.api.endpoints(ctx, pods), sleep(ctx, 14*time.Second))
+		return errors.Join(err, next.lb.Signal(syscall.SIGCONT), sleep(ctx, 4*time.Second))
 	}
 }
 
@@ -372,13 +379,26 @@ func forged(ctx context.Context, s *Site, _ *node) error {
 	return nil
 }
 
-// uninstall takes the rights away three seconds after the owner was killed, and then ends the others. No node may have
-// the address then.
-func uninstall(ctx context.Context, s *Site, owner *node) error {
-	owner.lb.Kill()
-	if err := errors.Join(sleep(ctx, 3*time.Second), s.api.expel(ctx), endLB(s.others(owner)...)); err != nil {
-		return err
+// uninstall takes all of stack-lb and its rights away while a node has the address. No node may have it then.
+func uninstall(ctx context.Context, s *Site, _ *node) error {
+	faults := make([]error, len(s.nodes))
+	expelled := s.api.expel(ctx)
+	var all sync.WaitGroup
+	for i, n := range s.nodes {
+		all.Go(func() { faults[i] = endLB(n) })
 	}
+	all.Wait()
+	return errors.Join(expelled, errors.Join(faults...), s.uninstalled(ctx))
+}
+
+// uninstallKilled does so three seconds after the owner was killed.
+func uninstallKilled(ctx context.Context, s *Site, owner *node) error {
+	owner.lb.Kill()
+	return errors.Join(sleep(ctx, 3*time.Second), s.api.expel(ctx), endLB(s.others(owner)...), s.uninstalled(ctx))
+}
+
+// uninstalled looks whether the address is away, and has everything again.
+func (s *Site) uninstalled(ctx context.Context) error {
 	err := sleep(ctx, 6*time.Second)
 	for _, log := range s.sampler.Since(time.Now().Add(-time.Second)) {
 		if log.NoOwner < log.Probes {
@@ -391,6 +411,17 @@ func uninstall(ctx context.Context, s *Site, owner *node) error {
 		err = errors.Join(err, s.revive(ctx, n))
 	}
 	return err
+}
+
+// leaseDeleted has somebody delete the address's Lease by hand, twice.
+func leaseDeleted(ctx context.Context, s *Site, _ *node) error {
+	const path = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases/stack-lb-192-0-2-10"
+	for range 2 {
+		if err := errors.Join(s.api.do(ctx, http.MethodDelete, path, nil), sleep(ctx, 9*time.Second)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // twoVersions has an address go from this stack-lb to an older one and back, as each leaves and as each is killed.
