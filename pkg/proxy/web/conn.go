@@ -24,7 +24,9 @@ type conn struct {
 	unread unread
 	idling idling
 	early  []byte                    // was read before
-	agreed atomic.Pointer[agreement] // nil without TLS
+	agreed atomic.Pointer[agreement] // nil without TLS, and before the client's hello
+	// The client went on once it had seen our certificate.
+	wentOn atomic.Bool
 
 	// A request's body is being read: a deadline that passes is the client's.
 	inBody atomic.Bool
@@ -74,6 +76,13 @@ func (c *conn) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := c.socket.Read(b)
+	if !c.wentOn.Load() && c.agreed.Load() != nil {
+		if n > 0 {
+			c.wentOn.Store(true)
+		} else if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			return 0, errCertificate
+		}
+	}
 	err = opError("read", err)
 	if n > 0 && !c.spoke.Load() {
 		c.spoke.Store(true)
@@ -106,6 +115,10 @@ func (c *conn) Close() error {
 	}
 	return c.socket.Close()
 }
+
+// errCertificate is what reading fails with where a client ends the connection instead of answering our certificate:
+// UEFI sends no alert.
+var errCertificate = errors.New("tls: the client closed the connection when it had this service's certificate")
 
 // opError is an error as net has it: net/http answers a client of which it knows no error of reading.
 func opError(op string, err error) error {

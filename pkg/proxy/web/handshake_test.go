@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -72,4 +73,49 @@ func TestFailedHandshakesAreCounted(t *testing.T) {
 	if strings.Contains(log.String(), "handshake") {
 		t.Errorf("logged:\n%s", log.String())
 	}
+}
+
+// A client that ends the connection at our certificate without an alert, as UEFI does, is recorded; one that says
+// nothing at all, as a look whether the port is open, is not.
+func TestClientThatLeavesAtTheCertificateIsRecorded(t *testing.T) {
+	certificates := httptest.NewUnstartedServer(nil)
+	certificates.StartTLS()
+	defer certificates.Close()
+	r := start(t, Settings{Pool: pool(refused(t)), TLS: &tls.Config{Certificates: certificates.TLS.Certificates}})
+	_ = r.talk(t).Conn.Close()
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		mute := &oneWrite{Conn: r.talk(t).Conn}
+		if err := tls.Client(mute, &tls.Config{MinVersion: version, MaxVersion: version, ServerName: "other.example"}).Handshake(); err == nil {
+			t.Error("the certificate is trusted")
+		}
+		if version == tls.VersionTLS12 { // edk2 resets it
+			_ = mute.Conn.(*net.TCPConn).SetLinger(0)
+		}
+		_ = mute.Close()
+	}
+	for _, x := range r.log.Await(t, 2) {
+		if x.Reason != boot.ReasonHandshake || !strings.Contains(x.Message, "closed the connection when it had") {
+			t.Errorf("recorded %+v", x)
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if got := len(r.log.Await(t, 2)); got != 2 {
+		t.Errorf("%d connections are recorded, not 2", got)
+	}
+}
+
+// oneWrite is a connection that passes on the first of what is written.
+type oneWrite struct {
+	net.Conn
+	wrote bool
+}
+
+func (c *oneWrite) Write(b []byte) (int, error) {
+	if c.wrote {
+		return len(b), nil
+	}
+	c.wrote = true
+	return c.Conn.Write(b)
 }
