@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net"
@@ -156,5 +157,63 @@ func TestBootFilesByHTTP(t *testing.T) {
 	}
 	if code, _ := get("/BOOT/X.EFI"); code != http.StatusNotFound {
 		t.Errorf("without boot files: got %d", code)
+	}
+}
+
+// A Raspberry Pi's EEPROM boots by HTTP: the signature of a RAM disk first, then the RAM disk, below HTTP_PATH, each on a
+// connection of its own. It follows no redirection, reads nothing without a length, and has been seen to ask for the
+// RAM disk again while the first answer is under way. What is not there must be a plain 404: it goes on to its next
+// boot mode.
+func TestRaspberryPiByHTTP(t *testing.T) {
+	directory := t.TempDir()
+	want := map[string][]byte{"boot.sig": []byte("5f...\nts: 1650000000\nrsa2048: 00\n"), "boot.img": make([]byte, 3<<20)}
+	_, _ = rand.Read(want["boot.img"])
+	const path = "boot/1a2b3c4d"
+	if err := os.MkdirAll(filepath.Join(directory, path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range want {
+		if err := os.WriteFile(filepath.Join(directory, path, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := row("files", route.Files, free(t))
+	files.Files.Directory = directory
+	boot := row("tftp", route.TFTP, free(t), route.Backend{Host: "127.0.0.1", Port: 9})
+	boot.TFTP.Files = directory + "/boot"
+	start(t, Options{Table: table(files, boot)})
+	ask := func(file string) (net.Conn, *http.Response) {
+		t.Helper()
+		conn, err := net.Dial("tcp", files.Listen[0].AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = fmt.Fprintf(conn, "GET /%s HTTP/1.1\r\nHost: 192.0.2.2\r\nUser-Agent: rpiboot/1.0 (d03114)\r\n\r\n", file)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		return conn, answer
+	}
+	gets := func(file string, content []byte) {
+		t.Helper()
+		_, answer := ask(file)
+		defer answer.Body.Close()
+		got, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK || answer.ContentLength != int64(len(content)) || !bytes.Equal(got, content) {
+			t.Errorf("%s: got %d, a length of %d and %d bytes, want %d: %v",
+				file, answer.StatusCode, answer.ContentLength, len(got), len(content), err)
+		}
+	}
+	gets(path+"/boot.sig", want["boot.sig"])
+	first, _ := ask(path + "/boot.img")
+	gets(path+"/boot.img", want["boot.img"])
+	_ = first.Close()
+	for _, other := range []string{"net_install/boot.sig", "boot/00000000/boot.sig"} {
+		if _, answer := ask(other); answer.StatusCode != http.StatusNotFound || answer.ContentLength < 0 {
+			t.Errorf("%s: got %d, a length of %d", other, answer.StatusCode, answer.ContentLength)
+		}
 	}
 }
