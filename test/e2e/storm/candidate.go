@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -96,6 +97,12 @@ func (s *Site) prepare(o *lab.Options) error {
 // start starts what the lab did not.
 func (s *Site) start(ctx context.Context) (*candidate, error) {
 	if s.opts.Candidate == Ours {
+		// A storm within the first second is over before Smee's loaders are compared, and says nothing of them.
+		if err := lab.Line(ctx, s.Lab.LogPath(lab.StackProxy), func(line string) bool {
+			return strings.Contains(line, `"loader kept"`) && strings.Contains(line, `"`+loaderFile+`@`)
+		}); err != nil {
+			return nil, fmt.Errorf("failed to wait until %s is kept: %w", loaderFile, err)
+		}
 		return &candidate{proxy: s.Lab.Proc(lab.StackProxy), relay: s.Lab.Proc(lab.DHCPRelay)}, nil
 	}
 	nginx, err := process.Find("nginx")
