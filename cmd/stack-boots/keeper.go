@@ -20,14 +20,14 @@ type keeper struct {
 	*feed.Merger
 	journal *journal.Journal
 	history *history.History // nil: none
-	again   time.Time        // when a history that failed is written again; zero: it did not fail
+	retryAt time.Time        // when a history that failed is written again; zero: it did not fail
 	log     *slog.Logger
-	ended   func()    // called when nothing more is recorded
+	atEnd   func()    // called when nothing more is recorded
 	ticked  time.Time // in the replay
 }
 
 func newKeeper(j *journal.Journal, log *slog.Logger) *keeper {
-	k := &keeper{journal: j, log: log, ended: func() {}}
+	k := &keeper{journal: j, log: log, atEnd: func() {}}
 	k.Merger = feed.NewMerger(k.record, k.tick)
 	return k
 }
@@ -62,8 +62,8 @@ func (k *keeper) replay(e *boot.Event) {
 
 func (k *keeper) record(e *boot.Event) {
 	k.journal.Record(e)
-	if k.history != nil && k.again.IsZero() {
-		k.failed(k.history.Add(e))
+	if k.history != nil && k.retryAt.IsZero() {
+		k.noteError(k.history.Add(e))
 	}
 }
 
@@ -71,32 +71,32 @@ func (k *keeper) tick(now time.Time) {
 	k.journal.Tick(now)
 	switch {
 	case k.history == nil:
-	case k.again.IsZero():
-		k.failed(k.history.Flush())
-	case now.After(k.again):
-		k.again = time.Time{}
-		k.failed(k.history.GoOn())
+	case k.retryAt.IsZero():
+		k.noteError(k.history.Flush())
+	case now.After(k.retryAt):
+		k.retryAt = time.Time{}
+		k.noteError(k.history.GoOn())
 	}
 }
 
 // retryHistory is how long a history that cannot be written is left alone: a disk that is full may have room again.
 const retryHistory = time.Minute
 
-// failed takes the history's error, nil for none: a history that cannot be written is left alone for a while.
-func (k *keeper) failed(err error) {
+// noteError takes the history's error, nil for none: a history that cannot be written is left alone for a while.
+func (k *keeper) noteError(err error) {
 	if err != nil {
 		k.log.Error("failed to keep the history of boots", "error", err.Error(), "again_in", retryHistory.String())
 		_ = k.history.Close()
-		k.again = time.Now().Add(retryHistory)
+		k.retryAt = time.Now().Add(retryHistory)
 	}
 }
 
 // Run implements daemon.Task.
 func (k *keeper) Run(ctx context.Context) error {
 	err := k.Merger.Run(ctx)
-	k.ended()
-	if k.history != nil && k.again.IsZero() {
-		k.failed(k.history.Close())
+	k.atEnd()
+	if k.history != nil && k.retryAt.IsZero() {
+		k.noteError(k.history.Close())
 	}
 	return err
 }

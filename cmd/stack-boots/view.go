@@ -62,7 +62,7 @@ func newView(
 	j := journal.New(options)
 	k := newKeeper(j, logger)
 	if traces != nil { // those that wait are sent when nothing more is recorded
-		v.tell, k.ended = append(v.tell, traces.Changed), traces.Close
+		v.tell, k.atEnd = append(v.tell, traces.Changed), traces.Close
 	}
 	v.event = k.Merger.Event
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{

@@ -23,19 +23,19 @@ import (
 // CachedSize is how long a file may be for [Handler.Cached], in bytes.
 const CachedSize = 64 << 10
 
-// fresh is for how long Cached relies on what it saw last: that the directory's name leads to the generation, and that
-// a file's content is in memory, since the kernel drops last what was read just now. So a new generation is served from
-// memory after that time at the latest, and no older one once ServeHTTP has opened it.
-const fresh = 10 * time.Millisecond
+// trustFor is for how long Cached relies on what it saw last: that the directory's name leads to the generation, and
+// that a file's content is in memory, since the kernel drops last what was read just now. So a new generation is served
+// from memory after that time at the latest, and no older one once ServeHTTP has opened it.
+const trustFor = 10 * time.Millisecond
 
 // cache is what Cached knows of a generation.
 type cache struct {
-	dir     *os.File     // the generation's directory
-	local   atomic.Bool  // files of it may be found in memory
-	probed  atomic.Bool  // whether their content may be was tried
-	checked atomic.Int64 // when the directory's name last led here, in nanoseconds since the handler began
-	warm    atomic.Pointer[warm]
-	known   [256]atomic.Uint64 // the inodes of files that were in memory, each in its place
+	dir           *os.File     // the generation's directory
+	mayBeInMemory atomic.Bool  // its files are on a local disk, and the kernel says what it has of them
+	probed        atomic.Bool  // whether their content may be was tried
+	checked       atomic.Int64 // when the directory's name last led here, in nanoseconds since the handler began
+	warm          atomic.Pointer[warm]
+	known         [256]atomic.Uint64 // the inodes of files that were in memory, each in its place
 }
 
 // warm is a file whose whole content was in memory.
@@ -48,7 +48,7 @@ type warm struct {
 func (c *cache) open(root *os.Root) {
 	var err error
 	if c.dir, err = root.Open("."); err == nil {
-		c.local.Store(isLocal(c.dir))
+		c.mayBeInMemory.Store(isLocal(c.dir))
 	}
 }
 
@@ -89,7 +89,7 @@ func (h *Handler) Cached(path string) *Cached {
 		return nil
 	}
 	defer h.mu.RUnlock()
-	if h.gen == nil || !h.gen.local.Load() {
+	if h.gen == nil || !h.gen.mayBeInMemory.Load() {
 		return nil
 	}
 	if !h.leadsTo(h.gen) {
@@ -114,14 +114,14 @@ func (h *Handler) Cached(path string) *Cached {
 // leadsTo is whether the directory's name leads to a generation, as far as that is known without waiting.
 func (h *Handler) leadsTo(g *generation) bool {
 	now := time.Since(h.began)
-	if last := g.checked.Load(); last > 0 && int64(now)-last < int64(fresh) {
+	if last := g.checked.Load(); last > 0 && int64(now)-last < int64(trustFor) {
 		return true
 	}
 	dir, err := unix.Openat2(unix.AT_FDCWD, h.config.Directory, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached,
 	})
 	if err != nil {
-		g.refused(err)
+		g.giveUp(err)
 		return false
 	}
 	defer unix.Close(dir)
@@ -141,11 +141,11 @@ func (c *Cached) fits() bool {
 	}
 	if !g.probed.Load() {
 		if _, err := c.InMemory(0); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-			g.local.Store(false)
+			g.mayBeInMemory.Store(false)
 		}
 		g.probed.Store(true)
 	}
-	if !g.local.Load() { // another loop may have found that out
+	if !g.mayBeInMemory.Load() { // another loop may have found that out
 		return false
 	}
 	etag, known, err := g.manifest.identify(c.name, c.info.Size, time.Unix(c.info.Mtim.Unix()))
@@ -161,10 +161,10 @@ func (g *generation) is(s *unix.Stat_t) bool {
 	return ok && own.Dev == s.Dev && own.Ino == s.Ino
 }
 
-// refused gives up where the kernel, or a seccomp profile, does not know openat2 or its flags.
-func (g *generation) refused(err error) {
+// giveUp has no file looked for in memory where the kernel, or a seccomp profile, does not know openat2 or its flags.
+func (g *generation) giveUp(err error) {
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
-		g.local.Store(false)
+		g.mayBeInMemory.Store(false)
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *Cached) AppendHeader(b []byte) []byte {
 // file that has become shorter is an unexpected end.
 func (c *Cached) InMemory(offset int64) (int64, error) {
 	now := time.Now()
-	if w := c.gen.warm.Load(); w != nil && w.inode == c.info.Ino && w.size == c.info.Size && now.Sub(w.at) < fresh {
+	if w := c.gen.warm.Load(); w != nil && w.inode == c.info.Ino && w.size == c.info.Size && now.Sub(w.at) < trustFor {
 		return w.size - offset, nil
 	}
 	// The kernel begins to read what is not there, into memory that it cannot take back until the disk has answered. So
@@ -275,6 +275,6 @@ func (c *Cached) Served(bytes int64, took time.Duration, failure error) {
 	h := c.handler
 	h.config.Metrics.served(h.config.Route, c.label, bytes, took)
 	if failure != nil && !errors.Is(failure, os.ErrClosed) {
-		h.broke(c.name, failure, bytes)
+		h.noteBroken(c.name, failure, bytes)
 	}
 }

@@ -27,7 +27,7 @@ func cachedHandler(t *testing.T, directory string) *Handler {
 	if err := h.Ready(); err != nil {
 		t.Fatal(err)
 	}
-	if h.gen.local.Load() {
+	if h.gen.mayBeInMemory.Load() {
 		return h
 	}
 	t.Skip("the file system of the tests' directory is none of which files are served from memory")
@@ -167,7 +167,7 @@ func TestCachedFollowsTheDirectory(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	publish("b", "second", 6)
-	time.Sleep(2 * fresh)
+	time.Sleep(2 * trustFor)
 	if got := read(); got != "" {
 		t.Errorf("got %s, from a directory that ServeHTTP has not opened", got)
 	}
@@ -187,7 +187,7 @@ func TestCachedFollowsTheDirectory(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(base, "c")); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * fresh)
+	time.Sleep(2 * trustFor)
 	if got := read(); got != "" {
 		t.Errorf("got %s, of a directory that is gone", got)
 	}
@@ -214,7 +214,7 @@ func TestCachedTruncated(t *testing.T) {
 	if n, err := c.Send(int(to.Fd()), 5, 5); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%d bytes are sent from behind the end, %v", n, err)
 	}
-	time.Sleep(2 * fresh)
+	time.Sleep(2 * trustFor)
 	if n, err := c.InMemory(0); n != 5 || err != nil {
 		t.Errorf("%d bytes are in memory, %v", n, err)
 	}
@@ -263,7 +263,7 @@ func TestClockSetBackServesNoOldFile(t *testing.T) {
 	}
 	testclock.Add(t, -time.Hour)
 	publish("two")
-	time.Sleep(2 * fresh)
+	time.Sleep(2 * trustFor)
 	if h.leadsTo(now) {
 		t.Error("the former generation is still served")
 	}

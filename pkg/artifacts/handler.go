@@ -201,18 +201,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	content := &diskFile{File: f.File, disk: h.disk, context: r.Context(), size: f.info.Size()}
 	http.ServeContent(out, boundRanges(r), name, f.info.ModTime(), content)
 	label := ""
-	if f.known {
+	if f.inManifest {
 		label = name // of the manifest's, so that the metric has a bound
 	}
 	h.config.Metrics.served(h.config.Route, label, out.sent, time.Since(start))
 	if failure := out.broken(content); failure != nil && r.Method == http.MethodGet {
-		h.broke(name, failure, out.sent)
+		h.noteBroken(name, failure, out.sent)
 		panic(http.ErrAbortHandler) // the client must see a torn answer, not a whole one
 	}
 }
 
-// broke counts and logs that a file could not be read to its end.
-func (h *Handler) broke(name string, failure error, sent int64) {
+// noteBroken counts and logs that a file could not be read to its end.
+func (h *Handler) noteBroken(name string, failure error, sent int64) {
 	h.config.Metrics.missed(h.config.Route, missError)
 	h.log.Error("failed to read file", func() []any {
 		return []any{"file", name, "sent_bytes", sent, "error", failure}
@@ -222,9 +222,9 @@ func (h *Handler) broke(name string, failure error, sent int64) {
 // served is a file that is being served.
 type served struct {
 	*os.File
-	info  fs.FileInfo
-	etag  string
-	known bool // the manifest has it
+	info       fs.FileInfo
+	etag       string
+	inManifest bool
 }
 
 // errDamaged is a file whose size is not the manifest's.
@@ -265,7 +265,7 @@ func (h *Handler) open(name string) (*served, error) {
 		return nil, fs.ErrNotExist
 	}
 	s := &served{File: f, info: info}
-	if s.etag, s.known, err = manifest.identify(name, info.Size(), info.ModTime()); err != nil {
+	if s.etag, s.inManifest, err = manifest.identify(name, info.Size(), info.ModTime()); err != nil {
 		_ = f.Close()
 		return nil, err
 	}

@@ -34,9 +34,9 @@ func (s *signer) code(input, more []byte) []byte {
 	return s.mac.Sum(s.sum[:0])[:tokenMAC]
 }
 
-// fresh tells whether a token's time, at the begin of b, is within the time that requests are remembered for, in
+// recent tells whether a token's time, at the begin of b, is within the time that requests are remembered for, in
 // seconds. Clocks of replicas may differ a little, so the age may be negative.
-func fresh(b []byte, unix, maxAge uint32) bool {
+func recent(b []byte, unix, maxAge uint32) bool {
 	age := int32(unix - binary.BigEndian.Uint32(b))
 	return age <= int32(maxAge) && age >= -int32(maxAge)
 }

@@ -41,7 +41,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 		})
 		return m, UntrustedRelay
 	case giaddr == [4]byte{} && has82 && !r.mayBring82(a):
-		r.refusedSwitch(m, a, now)
+		r.logRefusedSwitch(m, a, now)
 		return m, UntrustedAgent
 	case (giaddr != [4]byte{} || has82) && r.config.PresentGiaddr == Discard:
 		return m, AgentRefused
@@ -97,8 +97,8 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	return m, w.remember(k, o, now)
 }
 
-// refusedSwitch logs that an option 82 was refused.
-func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
+// logRefusedSwitch logs that an option 82 was refused.
+func (r *Relay) logRefusedSwitch(m dhcp.Message, a *arrival, now int64) {
 	r.logLimiter.WarnAt(now, "refused option 82 without a giaddr", func() []any {
 		chaddr, remote := m.Chaddr(), []byte(nil)
 		for option82 := range m.Options82 {

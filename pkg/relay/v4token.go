@@ -62,7 +62,7 @@ func (s *signer) read4(m dhcp.Message, unix, maxAge uint32) (o origin, ok bool) 
 		return o, false
 	}
 	body, k := token[5:5+tokenOrigin+4], keyOf(m)
-	if !hmac.Equal(s.code4(&k, body), token[tokenLen4-tokenMAC:]) || !fresh(body[tokenOrigin:], unix, maxAge) {
+	if !hmac.Equal(s.code4(&k, body), token[tokenLen4-tokenMAC:]) || !recent(body[tokenOrigin:], unix, maxAge) {
 		return o, false
 	}
 	o.listener = int16(binary.BigEndian.Uint16(body))

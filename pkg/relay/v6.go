@@ -232,9 +232,9 @@ type origin6 struct {
 	port uint16
 	// mac is the sender's, on a listener. Zero if that is not known.
 	mac frame.MAC
-	// own tells that the peer address is made from mac, as firmware's is. No other machine can show that without sending
-	// with that MAC address.
-	own bool
+	// fromMAC tells that the peer address is made from mac, as firmware's is. No other machine can show that without
+	// sending with that MAC address.
+	fromMAC bool
 	// owner is the client's MAC address, which is another one where a relay agent sent its message. Zero if that is not
 	// known.
 	owner frame.MAC
@@ -252,9 +252,9 @@ type client6 struct {
 
 // namesOf returns the tags of a client: that of its MAC address and that of its DUID, or that of the DUID alone where
 // there is no MAC address. The tag of a client that shows neither is zero.
-func (r *Relay) namesOf(a *arrival, owner frame.MAC, duid uint64, relayed bool) (tag, also uint64) {
+func (r *Relay) namesOf(a *arrival, owner frame.MAC, duid uint64) (tag, also uint64) {
 	c := client6{mac: owner, listener: a.listener}
-	if relayed {
+	if a.relayed {
 		c.sender = a.source.ip
 	}
 	if c.mac != (frame.MAC{}) {

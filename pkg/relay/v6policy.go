@@ -35,7 +35,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 		return nil, UnicastFromClient
 	}
 	if around != nil {
-		if drop := w.relayed(m, a, now); drop != None {
+		if drop := w.checkForward(m, a, now); drop != None {
 			return nil, drop
 		}
 	}
@@ -47,7 +47,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	if around != nil {
 		owner, _ = around.ClientLinkAddr()
 	}
-	tag, also := r.namesOf(a, owner, k.id, around != nil)
+	tag, also := r.namesOf(a, owner, k.id)
 	a.client, a.firmware = tag, isFirmware6(inner)
 	q := r.queue(a.listener, netip.Addr{})
 	place, drop := q.decide(&admit.Asker{
@@ -58,9 +58,9 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	}
 	o := origin{
 		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client, firmware: a.firmware,
-		origin6: origin6{port: clientPort6, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
+		origin6: origin6{port: clientPort6, mac: a.mac, fromMAC: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
-	wrapped, drop := w.wrap(b, at, &k, a, &o, around != nil, targets, now)
+	wrapped, drop := w.wrap(b, at, &k, a, &o, targets, now)
 	if drop != None {
 		if place != nil {
 			q.Cancel(place)
@@ -83,9 +83,9 @@ func answerable6(source [16]byte) bool {
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && !a.Is4In6()
 }
 
-// relayed decides about a RELAY-FORW. Its link address tells the server which addresses to give. The sender and the
-// link address have to be trusted, since on a LAN a source is easily forged.
-func (w *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
+// checkForward decides about a RELAY-FORW. Its link address tells the server which addresses to give. The sender and
+// the link address have to be trusted, since on a LAN a source is easily forged.
+func (w *worker) checkForward(m dhcp6.Message, a *arrival, now int64) Drop {
 	r := w.relay
 	if m.Hops() >= dhcp6.HopLimit {
 		return HopLimit
@@ -102,19 +102,19 @@ func (w *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 		case link != [16]byte{} && r.own6(link):
 			return Loop
 		case trusted && link != [16]byte{} && !within(r.config.TrustedRelays, netip.AddrFrom16(link)):
-			w.refused(a, "link_address", link, now)
+			w.logRefused(a, "link_address", link, now)
 			return UntrustedLink
 		}
 	}
 	if !trusted {
-		w.refused(a, "link_address", m.Link(), now)
+		w.logRefused(a, "link_address", m.Link(), now)
 		return UntrustedRelay
 	}
 	return None
 }
 
-// refused logs that a relay agent was refused for an address in its message.
-func (w *worker) refused(a *arrival, key string, address [16]byte, now int64) {
+// logRefused logs that a relay agent was refused for an address in its message.
+func (w *worker) logRefused(a *arrival, key string, address [16]byte, now int64) {
 	w.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
 		return []any{key, netip.AddrFrom16(address).String(), "source", a.source.addr().String(),
 			"remedy", "name its prefix in TRUSTED_RELAYS"}
@@ -139,7 +139,7 @@ func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
 func (w *worker) wrap(
-	b []byte, at int, k *key, a *arrival, o *origin, relayed bool, targets *server.Targets, now int64,
+	b []byte, at int, k *key, a *arrival, o *origin, targets *server.Targets, now int64,
 ) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
 	head := dhcp6.Relay{Peer: a.source.ip}
@@ -148,7 +148,7 @@ func (w *worker) wrap(
 	}
 	options := w.options[:0]
 	var fromPort uint16
-	if relayed {
+	if a.relayed {
 		head.Hops = m.Hops() + 1
 		if global(a.source.ip) {
 			head.Link = [16]byte{} // the inner RELAY-FORW tells the link (section 19.1.2)
@@ -161,7 +161,7 @@ func (w *worker) wrap(
 	}
 	o.link = head.Link
 	options = w.appendInterfaceID(options, k, o, m, now)
-	if !relayed {
+	if !a.relayed {
 		options = dhcp6.AppendClientLinkAddr(options, a.mac)
 	}
 	if fromPort != 0 {

@@ -79,21 +79,21 @@ func (w *worker) vouch6(
 	m, client dhcp6.Message, k *key, o origin, found bool, from netip.Addr, targets *server.Targets, now int64,
 ) (origin, bool, Drop) {
 	r := w.relay
-	signed, known, read := w.interfaceID(m, client, now)
+	signed, valid, foreign := w.interfaceID(m, client, now)
 	switch {
-	case !read && found: // an Interface-Id that this relay never sends
+	case foreign && found: // an Interface-Id that this relay never sends
 		return o, true, r.badToken(m, from, now)
-	case !read:
+	case foreign:
 		return o, false, r.unsolicited(m, from, now)
-	case found && !known:
+	case found && !valid:
 		return o, true, r.tokenMissing(m, from, targets, now, "this server does not repeat the Interface-Id (RFC 9915 "+
 			"section 21.18): take another one, or leave TOKEN_KEY unset")
-	case found || !known:
+	case found || !valid:
 		return o, found, None
 	}
 	if !m.Inner().IsRelay() { // for a client, the token has its MAC address
 		signed.owner = signed.mac
-		signed.client, _ = r.namesOf(&arrival{listener: signed.listener}, signed.owner, k.id, false)
+		signed.client, _ = r.namesOf(&arrival{listener: signed.listener}, signed.owner, k.id)
 	}
 	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
 	r.pending.RememberAnswered(*k, signed, now)

@@ -45,27 +45,27 @@ func (w *worker) appendInterfaceID(b []byte, k *key, o *origin, m dhcp6.Message,
 	return append(b, w.signer.code6(k.sender, o.link, client, b[start:])...)
 }
 
-// interfaceID reads the Interface-Id of a reply. known tells that its token is valid, which has the origin; read is
-// false for an Interface-Id that this relay never sends.
-func (w *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
+// interfaceID reads the Interface-Id of a reply. valid tells that its token is, which has the origin; foreign that it
+// is one that this relay never sends. Neither is true where there is none.
+func (w *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, valid, foreign bool) {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {
-		return o, false, true
+		return o, false, false
 	}
 	if len(value) < tokenLen6 {
-		return o, false, false
+		return o, false, true
 	}
 	token := value[len(value)-tokenLen6:]
 	body := token[:tokenBody]
 	if !hmac.Equal(w.signer.code6(m.Peer(), m.Link(), client, body), token[tokenBody:]) ||
-		!fresh(body[26:], w.relay.unix(now), w.relay.config.maxAge()) {
-		return o, false, false
+		!recent(body[26:], w.relay.unix(now), w.relay.config.maxAge()) {
+		return o, false, true
 	}
 	o.listener = int16(binary.BigEndian.Uint16(body))
 	o.local, o.link = [16]byte(body[10:]), m.Link()
 	o.port, o.mac = binary.BigEndian.Uint16(body[2:]), [6]byte(body[4:])
 	if o.listener < unicast || int(o.listener) >= len(w.relay.vlans) {
-		return o, false, false // of a replica with other settings
+		return o, false, true // of a replica with other settings
 	}
-	return o, true, true
+	return o, true, false
 }

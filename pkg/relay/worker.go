@@ -108,7 +108,7 @@ func (w *worker) logTaken(k *key, mac, first frame.MAC, now int64) {
 
 // supersedes tells whether a later message of the same transaction may take the place of the earlier one. Of DHCPv4
 // there is no mac, and each may.
-func supersedes(earlier, later origin) bool { return later.mac == earlier.mac || later.own }
+func supersedes(earlier, later origin) bool { return later.mac == earlier.mac || later.fromMAC }
 
 // refuse logs that a server's message was dropped.
 func (r *Relay) refuse(what string, m []byte, from netip.Addr, now int64, remedy string) {

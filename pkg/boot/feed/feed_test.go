@@ -546,7 +546,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	s := sender(r.Addr().String(), SenderConfig{})
 	defer s.client.CloseIdleConnections()
 	s.sendQueued(t.Context())
-	for range mostStreams + 5 {
+	for range mostConnections + 5 {
 		conn, err := net.Dial("unix", r.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -556,7 +556,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	testwait.Until(t, "strangers have gone", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.streams) <= mostStreams
+		return len(r.connections) <= mostConnections
 	})
 	s.Event(discover(1))
 	s.sendQueued(t.Context())
@@ -613,7 +613,7 @@ func TestTwins(t *testing.T) {
 		{at(0, func(e *boot.Event) { offer(e); e.Server[15]++ }), b, false},
 		{at(0, func(e *boot.Event) { e.Kind = boot.TFTP }), a, false}, {at(0, func(e *boot.Event) { e.Kind = boot.TFTP }), b, false},
 	} {
-		if got := w.is(step.e, step.session); got != step.want {
+		if got := w.note(step.e, step.session); got != step.want {
 			t.Errorf("step %d: %v", i, got)
 		}
 	}

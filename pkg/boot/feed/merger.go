@@ -20,20 +20,20 @@ type Merger struct {
 	record func(*boot.Event)
 	tick   func(time.Time)
 
-	mu    sync.Mutex
-	held  []*boot.Event
-	spare sync.Pool
+	mu      sync.Mutex
+	waiting []*boot.Event
+	spare   sync.Pool
 }
 
 const (
 	// Patience is how long an event waits for earlier ones: a sender looks into its queue each tenth of a second, and a
 	// busy node takes its time.
 	Patience = 500 * time.Millisecond
-	// settle is how long nothing is recorded at first: the programs come back one after the other, each with what it has
-	// kept of the time when nobody heard.
-	settle = 2 * time.Second
-	// heldMost is how many events wait; with more, the older half goes at once.
-	heldMost = 4096
+	// quietStart is how long nothing is recorded at first: the programs come back one after the other, each with what it
+	// has kept of the time when nobody heard.
+	quietStart = 2 * time.Second
+	// mostWaiting is how many events wait; with more, the older half goes at once.
+	mostWaiting = 4096
 	// tickEvery is how often the recorder is told the time.
 	tickEvery = time.Second
 )
@@ -47,13 +47,13 @@ func NewMerger(record func(*boot.Event), tick func(time.Time)) *Merger {
 func (m *Merger) Event(e *boot.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.held) == heldMost {
+	if len(m.waiting) == mostWaiting {
 		m.sort()
-		m.recordFirst(heldMost / 2)
+		m.recordFirst(mostWaiting / 2)
 	}
 	own := m.spare.Get().(*boot.Event)
 	own.Assign(e)
-	m.held = append(m.held, own)
+	m.waiting = append(m.waiting, own)
 }
 
 // Ready implements daemon.Task.
@@ -74,8 +74,8 @@ func (m *Merger) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		now := time.Now()
-		if now.Sub(begin) >= settle {
-			m.release(now.Add(-Patience).UnixNano())
+		if now.Sub(begin) >= quietStart {
+			m.recordUntil(now.Add(-Patience).UnixNano())
 		}
 		if now.Sub(ticked) >= tickEvery {
 			ticked = now
@@ -84,22 +84,22 @@ func (m *Merger) Run(ctx context.Context) error {
 			m.mu.Unlock()
 		}
 	}
-	m.release(1<<63 - 1)
+	m.recordUntil(1<<63 - 1)
 	return nil
 }
 
 // sort puts those that wait in the order of their times; those of one time stay as they came.
 func (m *Merger) sort() {
-	slices.SortStableFunc(m.held, func(a, b *boot.Event) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(m.waiting, func(a, b *boot.Event) int { return cmp.Compare(a.At, b.At) })
 }
 
-// release records the events whose times are not after until.
-func (m *Merger) release(until int64) {
+// recordUntil records the events whose times are not after until.
+func (m *Merger) recordUntil(until int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sort()
-	n := len(m.held)
-	for n > 0 && m.held[n-1].At > until {
+	n := len(m.waiting)
+	for n > 0 && m.waiting[n-1].At > until {
 		n--
 	}
 	m.recordFirst(n)
@@ -107,10 +107,10 @@ func (m *Merger) release(until int64) {
 
 // recordFirst records the first n of those that wait.
 func (m *Merger) recordFirst(n int) {
-	for _, e := range m.held[:n] {
+	for _, e := range m.waiting[:n] {
 		m.record(e)
 		e.Reset()
 		m.spare.Put(e)
 	}
-	m.held = slices.Delete(m.held, 0, n)
+	m.waiting = slices.Delete(m.waiting, 0, n)
 }

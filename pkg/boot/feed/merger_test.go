@@ -25,7 +25,7 @@ func TestMergerOrders(t *testing.T) {
 		var ticks atomic.Int64
 		m := NewMerger(h.event, func(time.Time) { ticks.Add(1) })
 		stop := run(t, m)
-		time.Sleep(settle)
+		time.Sleep(quietStart)
 		synctest.Wait()
 		ticks.Store(0)
 		begin := time.Now()
@@ -65,9 +65,9 @@ func TestMergerWaitsAtFirst(t *testing.T) {
 		run(t, m)
 		kept := time.Now().Add(-10 * time.Second)
 		m.Event(at(2, kept.Add(time.Second)))
-		time.Sleep(settle / 2)
+		time.Sleep(quietStart / 2)
 		m.Event(at(1, kept))
-		time.Sleep(settle)
+		time.Sleep(quietStart)
 		synctest.Wait()
 		if diff := cmp.Diff([]uint32{1, 2}, h.all()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -79,17 +79,17 @@ func TestMergerWaitsAtFirst(t *testing.T) {
 func TestMergerIsBounded(t *testing.T) {
 	var got []uint32
 	m := NewMerger(func(e *boot.Event) { got = append(got, e.XID) }, func(time.Time) {})
-	const most = 3*heldMost + 10
+	const most = 3*mostWaiting + 10
 	for xid := range uint32(most) {
 		m.Event(at(xid, time.Unix(1<<33, int64(xid))))
-		m.release(0)
-		if len(m.held) > heldMost {
-			t.Fatalf("%d wait", len(m.held))
+		m.recordUntil(0)
+		if len(m.waiting) > mostWaiting {
+			t.Fatalf("%d wait", len(m.waiting))
 		}
 	}
-	m.release(1<<63 - 1)
-	if len(got) != most || len(m.held) != 0 {
-		t.Errorf("recorded %d of %d; %d wait", len(got), most, len(m.held))
+	m.recordUntil(1<<63 - 1)
+	if len(got) != most || len(m.waiting) != 0 {
+		t.Errorf("recorded %d of %d; %d wait", len(got), most, len(m.waiting))
 	}
 	for i, xid := range got {
 		if xid != uint32(i) {
@@ -104,7 +104,7 @@ func TestFloodCostsOthersNothing(t *testing.T) {
 	m := NewMerger(func(e *boot.Event) { recorded[e.XID]++ }, func(time.Time) {})
 	var group sync.WaitGroup
 	group.Go(func() {
-		for range 20 * heldMost {
+		for range 20 * mostWaiting {
 			m.Event(at(1, time.Unix(1, 0)))
 		}
 	})
@@ -112,8 +112,8 @@ func TestFloodCostsOthersNothing(t *testing.T) {
 		m.Event(at(2, time.Unix(1, 0)))
 	}
 	group.Wait()
-	m.release(1<<63 - 1)
-	if recorded[1] != 20*heldMost || recorded[2] != 100 {
+	m.recordUntil(1<<63 - 1)
+	if recorded[1] != 20*mostWaiting || recorded[2] != 100 {
 		t.Errorf("recorded %v", recorded)
 	}
 }
@@ -127,7 +127,7 @@ func BenchmarkMerge(b *testing.B) {
 		e.At = n ^ 7 // a little out of order
 		m.Event(e)
 		if n%1024 == 1023 {
-			m.release(n - 2500)
+			m.recordUntil(n - 2500)
 		}
 	}
 }

@@ -29,9 +29,9 @@ const (
 	path = "/v1/events"
 	// bodyMost bounds a post, in bytes.
 	bodyMost = 128 << 10
-	// mostStreams is how many connections are open at once. One too many ends the oldest of a program that is not
+	// mostConnections is how many connections are open at once. One too many ends the oldest of a program that is not
 	// believed yet.
-	mostStreams = 256
+	mostConnections = 256
 	// helloTimeout is how long a program may take to show that it has the key.
 	helloTimeout = 5 * time.Second
 	// refusalEvery is how often a refusal is logged; all are counted.
@@ -71,13 +71,13 @@ type Receiver struct {
 	refused  atomic.Uint64 // connections and posts
 	received atomic.Uint64 // events
 
-	open    sync.WaitGroup // connections
-	mu      sync.Mutex
-	streams map[net.Conn]*stream
+	open        sync.WaitGroup // connections
+	mu          sync.Mutex
+	connections map[net.Conn]*connection
 }
 
-// stream is a connection.
-type stream struct {
+// connection is one by which a program posts.
+type connection struct {
 	opened time.Time
 	source *source // nil until its program is believed
 }
@@ -112,7 +112,7 @@ func Listen(c ReceiverConfig) (*Receiver, error) {
 		})
 	}
 	log := loglimit.New(c.Logger, 1, refusalEvery)
-	return &Receiver{config: c, log: log, listener: listener, streams: map[net.Conn]*stream{}}, nil
+	return &Receiver{config: c, log: log, listener: listener, connections: map[net.Conn]*connection{}}, nil
 }
 
 // Addr is where it listens.
@@ -149,7 +149,7 @@ type connKey struct{}
 func (r *Receiver) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler: r, ReadHeaderTimeout: helloTimeout, ReadTimeout: silence, WriteTimeout: silence, IdleTimeout: silence,
-		MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(handshakes{slog.DiscardHandler, r}, 0), ConnState: r.changed,
+		MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(handshakes{slog.DiscardHandler, r}, 0), ConnState: r.follow,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, conn)
 		},
@@ -171,22 +171,22 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// changed follows connections as they come and go.
-func (r *Receiver) changed(conn net.Conn, state http.ConnState) {
+// follow notes connections as they come and go.
+func (r *Receiver) follow(conn net.Conn, state http.ConnState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		if len(r.streams) >= mostStreams {
+		if len(r.connections) >= mostConnections {
 			_ = r.oldestStranger(conn).Close()
 		}
 		r.open.Add(1)
-		r.streams[conn] = &stream{opened: time.Now()}
+		r.connections[conn] = &connection{opened: time.Now()}
 	case http.StateClosed:
-		if s := r.streams[conn]; s != nil && s.source != nil {
+		if s := r.connections[conn]; s != nil && s.source != nil {
 			r.sources.end(s.source)
 		}
-		delete(r.streams, conn)
+		delete(r.connections, conn)
 		r.open.Done()
 	case http.StateActive, http.StateIdle, http.StateHijacked:
 	}
@@ -195,7 +195,7 @@ func (r *Receiver) changed(conn net.Conn, state http.ConnState) {
 // oldestStranger is the oldest connection of a program that is not believed yet; the newest where there is none.
 func (r *Receiver) oldestStranger(newest net.Conn) net.Conn {
 	oldest, since := newest, time.Now()
-	for conn, s := range r.streams {
+	for conn, s := range r.connections {
 		if s.source == nil && s.opened.Before(since) {
 			oldest, since = conn, s.opened
 		}
@@ -207,7 +207,7 @@ func (r *Receiver) oldestStranger(newest net.Conn) net.Conn {
 func (r *Receiver) source(conn net.Conn, h head) *source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.streams[conn]
+	s := r.connections[conn]
 	if s == nil { // it has ended
 		return &source{head: h}
 	}
@@ -286,7 +286,8 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 			continue
 		}
 		e.At = min(e.At+shift, now.UnixNano()) // by our clock; the sender's may have been set back since
-		if !r.sources.twins.is(&e, h.Session) {
+		twin := r.sources.twins.note(&e, h.Session)
+		if !twin {
 			r.received.Add(1)
 			r.config.Event(&e)
 		}

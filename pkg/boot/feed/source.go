@@ -35,15 +35,15 @@ const (
 
 // source is what is known of a program. It is guarded by its sources' lock, but for head.
 type source struct {
-	head    head // the first that it sent
-	streams int
-	since   time.Time
-	next    uint64 // number of the event that comes next
-	lost    uint64
-	lostAt  time.Time
-	begun   bool // next and behind are known
-	behind  time.Duration
-	left    bool // it has ended in order
+	head        head // the first that it sent
+	connections int
+	since       time.Time
+	next        uint64 // number of the event that comes next
+	lost        uint64
+	lostAt      time.Time
+	begun       bool // next and behind are known
+	behind      time.Duration
+	over        bool // it has ended in order
 }
 
 // sources are the programs by session.
@@ -55,7 +55,7 @@ type sources struct {
 	all map[string]*source
 }
 
-// begin notes that a program has opened a stream.
+// begin notes that a program has opened a connection.
 func (s *sources) begin(h head) *source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *sources) begin(h head) *source {
 		s.all = make(map[string]*source)
 	}
 	for session, each := range s.all {
-		if each.streams == 0 && (now.Sub(each.since) > forgetAfter || len(s.all) >= mostSources) {
+		if each.connections == 0 && (now.Sub(each.since) > forgetAfter || len(s.all) >= mostSources) {
 			delete(s.all, session)
 		}
 	}
@@ -74,18 +74,18 @@ func (s *sources) begin(h head) *source {
 		one = &source{head: h}
 		s.all[h.Session] = one
 	}
-	one.streams++
+	one.connections++
 	one.since = now
 	return one
 }
 
-// end notes that a stream has ended.
+// end notes that a connection has ended.
 func (s *sources) end(one *source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one.streams--
+	one.connections--
 	one.since = time.Now()
-	if one.left {
+	if one.over {
 		delete(s.all, one.head.Session)
 	}
 }
@@ -95,7 +95,7 @@ func (s *sources) end(one *source) {
 func (s *sources) post(one *source, h head, events uint64, now time.Time) (takenBefore uint64, shift int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.left = h.Over; one.left {
+	if one.over = h.Over; one.over {
 		return 0, 0
 	}
 	if one.begun && h.Number < one.next {
@@ -126,7 +126,7 @@ func (s *sources) list() []Source {
 	all := make([]Source, 0, len(s.all))
 	for _, each := range s.all {
 		one := Source{
-			Program: each.head.Program, Pod: each.head.Pod, Heard: each.streams > 0, Since: each.since, Lost: each.lost,
+			Program: each.head.Program, Pod: each.head.Pod, Heard: each.connections > 0, Since: each.since, Lost: each.lost,
 			LostAt: each.lostAt,
 		}
 		if each.behind.Abs() > clockTolerance {

@@ -44,9 +44,9 @@ type packet struct {
 	server [16]byte
 }
 
-// is reports whether an event is a twin: another program told of its packet a moment ago. It is none where that packet
-// was dropped there and passed on here.
-func (t *twins) is(e *boot.Event, session string) bool {
+// note notes the packet of an event, and reports whether it is a twin: another program told of it a moment ago. It is
+// none where that packet was dropped there and passed on here.
+func (t *twins) note(e *boot.Event, session string) bool {
 	if e.Kind != boot.DHCPRequest && e.Kind != boot.DHCPReply {
 		return false
 	}

@@ -84,19 +84,19 @@ func newEvents(log *slog.Logger, metrics *Metrics, pod string) *events {
 
 // Changed queues an Event where one is due, and never waits. It may be the journal's Options.Changed.
 func (w *Watcher) Changed(c journal.Change) {
-	var text, kindOf, reason string
+	var text, eventType, reason string
 	switch {
 	case c.Kind == journal.StepEnded:
-		text, kindOf, reason = stepMessage(c), core.EventTypeNormal, reasonStep
+		text, eventType, reason = stepMessage(c), core.EventTypeNormal, reasonStep
 	case c.Kind == journal.CauseChanged && c.Boot.IsStuck():
-		text, kindOf, reason = stuckMessage(c), core.EventTypeWarning, reasonStuck
+		text, eventType, reason = stuckMessage(c), core.EventTypeWarning, reasonStuck
 	case c.Kind == journal.StateChanged && c.Boot.State == journal.Booted:
-		text, kindOf, reason = bootedMessage(c), core.EventTypeNormal, reasonBooted
+		text, eventType, reason = bootedMessage(c), core.EventTypeNormal, reasonBooted
 	default:
 		return
 	}
 	if on := w.objectOf(&c.Machine); on != nil {
-		w.events.add(on, c.At, kindOf, reason, text)
+		w.events.add(on, c.At, eventType, reason, text)
 	}
 }
 
@@ -139,9 +139,9 @@ func message(text string) string {
 }
 
 // add queues an Event, or counts it as limited.
-func (e *events) add(on *entry, at time.Time, kindOf, reason, text string) {
+func (e *events) add(on *entry, at time.Time, eventType, reason, text string) {
 	queue, limit := e.steps, e.stepRate
-	if kindOf == core.EventTypeWarning {
+	if eventType == core.EventTypeWarning {
 		queue, limit = e.stuck, e.stuckRate
 	}
 	if !limit.Allow() {
@@ -156,7 +156,7 @@ func (e *events) add(on *entry, at time.Time, kindOf, reason, text string) {
 		InvolvedObject: core.ObjectReference{
 			APIVersion: groupVersion.String(), Kind: kind, Namespace: on.namespace, Name: on.name, UID: on.uid,
 		},
-		Reason: reason, Message: message(text), Type: kindOf, Count: 1, FirstTimestamp: stamp, LastTimestamp: stamp,
+		Reason: reason, Message: message(text), Type: eventType, Count: 1, FirstTimestamp: stamp, LastTimestamp: stamp,
 		Source:              core.EventSource{Component: "stack-boots", Host: e.pod},
 		ReportingController: "tinkerbell.org/stack-boots", ReportingInstance: e.pod,
 	}

@@ -51,7 +51,7 @@ func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 			cause.Text = carried + cause.Text
 		}
 		cause.Certain = false
-		b.rule, b.cause, b.heldStep = old.rule, &cause, old.heldStep
+		b.rule, b.cause, b.causeStep = old.rule, &cause, old.causeStep
 	}
 	j.endBoot(m, old, at)
 }
@@ -80,7 +80,7 @@ func (b *bootRecord) enter(s Step, at int64) int {
 		b.furthest = s
 		b.moved = max(b.moved, at)
 	}
-	b.overcome(s, true)
+	b.overcome(s, stepBegun)
 	return i
 }
 

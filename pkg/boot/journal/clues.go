@@ -162,7 +162,7 @@ var tests = map[string]test{
 		system := c.furthest == OSDHCP || c.furthest == Syslog || c.furthest == Metadata
 		return system && c.quiet >= waitSystem && c.facts.kernel
 	},
-	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.lastHeard) },
+	"stranger":      func(c *clues) bool { return c.j.scene.strangerAt >= max(c.moved, c.lastHeard) },
 	"agent-idle":    (*clues).agentIdle,
 	"agent-calls":   func(c *clues) bool { return c.facts.agent.calls },
 	"short-streams": func(c *clues) bool { return c.facts.agent.short >= shortStreams },

@@ -48,7 +48,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	}
 	b.facts.request(e, r, j.scene.serves)
 	if r == request && e.Outcome != boot.Dropped {
-		j.bind(m, boot.Addr(e.Requested), e.At, 0)
+		j.bind(m, boot.Addr(e.Requested), e.At, noLease)
 	}
 }
 
@@ -231,7 +231,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	b.facts.reply(e, r)
 	if r == offer {
-		j.bind(m, given, at, 0) // Some firmware loads under it without asking for it.
+		j.bind(m, given, at, noLease) // Some firmware loads under it without asking for it.
 	}
 	b.steps[i].from = from
 	m.rise(offered)
@@ -244,7 +244,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	b.steps[i].result = OK
 	b.facts.fromDisk = b.facts.fromDisk || s == OSDHCP && b.localSystem() && !m.nat.IsValid()
-	b.overcome(s, false)
+	b.overcome(s, stepEnded)
 	m.rise(serviced)
 }
 

@@ -406,9 +406,9 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 	}
 }
 
-// line takes note of what the machine says of itself. It returns false for a line of iPXE's, which says nothing of the
-// system.
-func (f *facts) line(l *line) (system bool) {
+// noteLine takes note of what the machine says of itself. It returns false for a line of iPXE's, which says nothing of
+// the system.
+func (f *facts) noteLine(l *line) (system bool) {
 	ipxe := l.tag == "ipxe" || strings.Contains(l.text, " ipxe: ") || strings.Contains(l.text, "https://ipxe.org/")
 	switch {
 	case strings.Contains(l.text, "[TXE: ") || strings.Contains(l.text, "[RXE: "): // what its link has counted so far

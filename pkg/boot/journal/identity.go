@@ -35,10 +35,10 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	}
 	if m := j.macs[mac]; m != nil {
 		if j.hasLease(m, e.At) {
-			j.foreign(m, client)
+			j.noteForeign(m, client)
 			return nil
 		}
-		j.bind(m, client, e.At, 0)
+		j.bind(m, client, e.At, noLease)
 		return m
 	}
 	if _, shared := j.scene.nats[client]; shared && mac == ([6]byte{}) {
@@ -51,14 +51,14 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 		return nil // On one host its own questions come from the address that machines ask.
 	}
 	if runsSystem(e) {
-		j.scene.stranger = max(j.scene.stranger, e.At)
+		j.scene.strangerAt = max(j.scene.strangerAt, e.At)
 	}
 	if m := j.ids[client.String()]; m != nil {
-		j.bind(m, client, e.At, 0)
+		j.bind(m, client, e.At, noLease)
 		return m
 	}
 	m := j.newMachine(client.String(), e.At)
-	j.bind(m, client, e.At, 0)
+	j.bind(m, client, e.At, noLease)
 	return m
 }
 
@@ -72,7 +72,7 @@ func (j *Journal) namedBy(e *boot.Event, client netip.Addr) *machine {
 	if b := m.newest(); b == nil || b.furthest != Kernel && b.furthest != Initramfs || b.oldestOpen() != nil {
 		return nil
 	}
-	j.bind(m, client, e.At, 0)
+	j.bind(m, client, e.At, noLease)
 	return m
 }
 
@@ -92,10 +92,10 @@ func (j *Journal) hasLease(m *machine, at int64) bool {
 	return false
 }
 
-// foreign notes a request that names a machine with a lease, and comes from an address that is not its own: somebody
-// forges it, or the machine is behind a router that puts its own address there. Which of them cannot be told, so it
-// changes nothing of the boot; the conflict is noted where the machine waits, or where one address names several.
-func (j *Journal) foreign(m *machine, client netip.Addr) {
+// noteForeign notes a request that names a machine with a lease, and comes from an address that is not its own:
+// somebody forges it, or the machine is behind a router that puts its own address there. Which of them cannot be told,
+// so it changes nothing of the boot; the conflict is noted where the machine waits, or where one address names several.
+func (j *Journal) noteForeign(m *machine, client netip.Addr) {
 	before, known := j.scene.nats[client]
 	if !known && len(j.scene.nats) >= maxNATs {
 		return
@@ -168,7 +168,7 @@ func (j *Journal) adopt(mac [6]byte, client netip.Addr, at int64) *machine {
 	if b := m.newest(); b != nil {
 		b.mac = mac
 	}
-	j.bind(m, client, at, 0)
+	j.bind(m, client, at, noLease)
 	return m
 }
 
@@ -178,7 +178,10 @@ func (j *Journal) newMachine(id string, at int64) *machine {
 	return m
 }
 
-// bind takes note that a machine has an address: by a server's word for the time of a lease, or, with no lease, by
+// noLease is that of an address that no server was heard to give.
+const noLease = 0
+
+// bind takes note that a machine has an address: by a server's word for the time of a lease, or, with noLease, by
 // another sign, which does not take an address from a machine that has it by a server's word.
 func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) {
 	if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
@@ -186,10 +189,10 @@ func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) 
 	}
 	old := j.addresses[a]
 	switch {
-	case old.machine == m && lease == 0:
+	case old.machine == m && lease == noLease:
 		m.use(j, a)
 		return
-	case lease == 0 && old.machine != nil && old.until > at && len(old.machine.macs) > 0:
+	case lease == noLease && old.machine != nil && old.until > at && len(old.machine.macs) > 0:
 		return
 	}
 	if old.machine != nil && old.machine != m {

@@ -140,9 +140,9 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		b.state = Quiet
 	}
 	if b.rule != r {
-		b.rule, b.heldStep = r, b.furthest
+		b.rule, b.causeStep = r, b.furthest
 		if r != nil && b.facts.failed.step != "" {
-			b.heldStep = b.facts.failed.step
+			b.causeStep = b.facts.failed.step
 		}
 	}
 	b.setCause(cause, now)

@@ -71,7 +71,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 		likely, unsure, mild = others[open].rule, others[open].against, others[open].support < supportMissing
 		others = slices.Delete(others, open, open+1)
 	default:
-		return j.held(c, others)
+		return j.causeBefore(c, others)
 	}
 	var cause Cause
 	if unsure != "" {
@@ -91,9 +91,9 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	return best, &cause
 }
 
-// held is the cause that was found before, where nothing shows that it is overcome: it stays until the step behind it
-// is reached.
-func (j *Journal) held(c *clues, others []doubt) (*rule, *Cause) {
+// causeBefore is the cause that was found before, where nothing shows that it is overcome: it stays until the step
+// behind it is reached.
+func (j *Journal) causeBefore(c *clues, others []doubt) (*rule, *Cause) {
 	r := c.rule
 	if r == nil || c.cause == nil || r.mild {
 		return nil, nil
@@ -106,6 +106,9 @@ func (j *Journal) held(c *clues, others []doubt) (*rule, *Cause) {
 	return r, c.cause
 }
 
+// What overcome is told of a step.
+const stepEnded, stepBegun = false, true
+
 // overcome drops the cause that a boot is held up by, if a step goes well, or is begun, that was behind it.
 func (b *bootRecord) overcome(s Step, begun bool) {
 	if b.rule == nil {
@@ -113,7 +116,7 @@ func (b *bootRecord) overcome(s Step, begun bool) {
 	}
 	by := b.rule.overcomeBy
 	if by == "" {
-		by = b.heldStep // where the machine was when the cause was found
+		by = b.causeStep // where the machine was when the cause was found
 	}
 	if s.order() > by.order() || s.order() == by.order() && (!begun || b.rule.whenBegun) {
 		b.rule, b.cause = nil, nil

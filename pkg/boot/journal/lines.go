@@ -21,7 +21,8 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 		return // Whoever only logs, as a switch does, does not boot.
 	}
 	b.heardAt(e.At)
-	if system := b.facts.line(&l); !system || b.furthest != "" && b.furthest.order() < Kernel.order() {
+	system := b.facts.noteLine(&l)
+	if !system || b.furthest != "" && b.furthest.order() < Kernel.order() {
 		return // iPXE logs, too, until it starts the kernel.
 	}
 	i := b.enter(Syslog, e.At)
@@ -29,7 +30,7 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 	b.steps[i].text = l.tag
 	b.moved = max(b.moved, e.At)
 	b.facts.progress(Syslog, e)
-	b.overcome(Syslog, false)
+	b.overcome(Syslog, stepEnded)
 }
 
 var facilities = [...]string{

@@ -50,7 +50,7 @@ type bootRecord struct {
 	state         State
 	cause         *Cause
 	rule          *rule // of the cause
-	heldStep      Step  // the furthest step, or the one that failed, when the cause was found
+	causeStep     Step  // the furthest step, or the one that failed, when the cause was found
 	ended         bool  // BootEnded was told
 	sawUnfinished bool  // its Workflow was seen while it was not yet successful
 	succeededAt   int64 // when that was seen to be successful

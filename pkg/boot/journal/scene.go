@@ -14,17 +14,17 @@ import (
 // scene is what is known of all machines together, so that the trouble of a service can be told from a machine's, and
 // of the programs that tell of machines.
 type scene struct {
-	servers  [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
-	next     int
-	last     [2]sight // the last two machines that got a DHCP reply
-	alive    int64    // when a host that answers DHCP last served a file
-	stranger int64    // when an address without a lease last ran a system
-	waiting  int      // machines that ask for an address without an answer since the last reply to anybody
-	crowds   map[string]crowd
-	files    map[string][]string  // by route and directory: names that were served lately
-	nats     map[netip.Addr]named // machines whose names came from an address that is none of theirs
-	health   Witness
-	gaps     [2]blind // when relay and proxies were last not heard well
+	servers    [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
+	next       int
+	last       [2]sight // the last two machines that got a DHCP reply
+	alive      int64    // when a host that answers DHCP last served a file
+	strangerAt int64    // when an address without a lease last ran a system
+	waiting    int      // machines that ask for an address without an answer since the last reply to anybody
+	crowds     map[string]crowd
+	files      map[string][]string  // by route and directory: names that were served lately
+	nats       map[netip.Addr]named // machines whose names came from an address that is none of theirs
+	health     Witness
+	gaps       [2]blind // when relay and proxies were last not heard well
 }
 
 // sight is a machine at a time.

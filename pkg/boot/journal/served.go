@@ -71,7 +71,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		}
 	case good:
 		st.result, st.lastResult = OK, OK
-		if st.step == s { // Another one where the boot has maxSteps already, and none of s.
+		if st.step == s { // A boot that has maxSteps already gets no further one: then st is another.
 			j.progress(m, b, s, e)
 		}
 	case bad:

@@ -70,7 +70,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 			st.b.WriteByte(',')
 		}
 		_ = encoder.Encode(&e.view) // there is nothing in it that cannot be encoded
-		st.relieve()
+		st.flushIfFull()
 		if st.failed != nil {
 			return
 		}

@@ -57,7 +57,7 @@ func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 			there[e.view.ID] = e
 			if sent[e.view.ID] != e {
 				st.event(Event{Type: EventMachine, Machine: &e.view})
-				st.relieve()
+				st.flushIfFull()
 			}
 		}
 		for id := range sent {

@@ -180,7 +180,7 @@ type listUpdate struct {
 }
 
 func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request, f Filter) {
-	st, done := s.open(w, true)
+	st, done := s.open(w, asServerSentEvents)
 	if st == nil {
 		return
 	}
@@ -191,8 +191,8 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request, f Filter)
 		was := update
 		update, sent = s.updateOf(s.listOf(snap, f), sent)
 		next := update
-		around := was.Heading == next.Heading && was.Parts == next.Parts
-		if around && len(next.Rows) == 0 && slices.Equal(was.Order, next.Order) {
+		sameAround := was.Heading == next.Heading && was.Parts == next.Parts
+		if sameAround && len(next.Rows) == 0 && slices.Equal(was.Order, next.Order) {
 			return
 		}
 		if next.Heading == was.Heading {

@@ -30,7 +30,7 @@ type look struct {
 
 // snapshot returns all machines as they were at most maxRest ago.
 func (l *look) snapshot() *snapshot {
-	l.keep()
+	l.noteReader()
 	l.making.Lock()
 	defer l.making.Unlock()
 	l.mu.Lock()
@@ -71,8 +71,8 @@ func (l *look) id(text string) string {
 	return id
 }
 
-// keep keeps the snapshot for linger more: somebody looks.
-func (l *look) keep() {
+// noteReader keeps the snapshot for linger more: somebody looks.
+func (l *look) noteReader() {
 	l.mu.Lock()
 	l.lookedAt = time.Now()
 	l.mu.Unlock()

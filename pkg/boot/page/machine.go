@@ -52,14 +52,15 @@ func (s *Server) serveMachinePage(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
-	st, done := s.open(w, true)
+	st, done := s.open(w, asServerSentEvents)
 	if st == nil {
 		return
 	}
 	defer done()
 	shown := false
 	s.watch(r.Context(), st, s.ofMachine(r, s.look.id(r.PathValue("id")), func(m journal.MachineView, found bool) {
-		if shown = shown || found; !shown {
+		shown = shown || found
+		if !shown {
 			return
 		}
 		if text := s.markup("boot", s.pageOf(r, m, found)); text != "" {
@@ -72,7 +73,8 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 // pageOf makes the page of a machine.
 func (s *Server) pageOf(r *http.Request, m journal.MachineView, found bool) machinePage {
 	p := machinePage{MachineView: m, Title: m.ID, Reload: reload, Now: s.options.Now(), Hidden: !s.showsLines(r)}
-	if p.Found = found && len(m.Boots) > 0; !p.Found {
+	p.Found = found && len(m.Boots) > 0
+	if !p.Found {
 		return p
 	}
 	self := "./" + url.PathEscape(m.ID) // a MAC alone would read as a scheme

@@ -34,6 +34,9 @@ type stream struct {
 	failed     error
 }
 
+// asServerSentEvents is for browsers; a line of JSON each is for programs.
+const asServerSentEvents = true
+
 // open begins a stream; st is nil where the request was refused. The caller calls done at the stream's end.
 func (s *Server) open(w http.ResponseWriter, sse bool) (st *stream, done func()) {
 	if s.streams.Add(1) > maxStreams || s.ended() {
@@ -68,8 +71,8 @@ func (st *stream) event(e Event) {
 	st.add(e.Type, encoded)
 }
 
-// relieve sends what was added when it is much; that it failed is found by the next flush.
-func (st *stream) relieve() {
+// flushIfFull sends what was added when it is much; that it failed is found by the next flush.
+func (st *stream) flushIfFull() {
 	if st.b.Len() > streamBuffer {
 		if _, err := st.flush(); err != nil {
 			st.failed = err
@@ -108,9 +111,12 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 			// The snapshot may be older than Version: then the newer one comes after the next tick.
 			shown, sources = snap.journalVersion, heard
 			show(snap)
-		} else if s.look.keep(); time.Since(last) >= aliveEvery {
-			now := s.options.Now().UTC()
-			st.event(Event{Type: EventAlive, Now: &now})
+		} else {
+			s.look.noteReader()
+			if time.Since(last) >= aliveEvery {
+				now := s.options.Now().UTC()
+				st.event(Event{Type: EventAlive, Now: &now})
+			}
 		}
 		if sent, err := st.flush(); err != nil {
 			return

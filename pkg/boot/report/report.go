@@ -43,9 +43,9 @@ type Reporter struct {
 	boots    *prometheus.CounterVec
 	unlogged prometheus.Counter
 
-	lines *rate.Limiter
-	left  int       // lines that were left out since told
-	told  time.Time // when they were told of
+	lines   *rate.Limiter
+	leftOut int       // lines since toldAt
+	toldAt  time.Time // when it was logged how many
 }
 
 // New makes a reporter and registers its metrics.
@@ -98,21 +98,21 @@ func (r *Reporter) Changed(c journal.Change) {
 		seconds := c.Step.End.Sub(c.Step.Begin).Seconds()
 		r.steps.WithLabelValues(string(c.Step.Step), string(c.Step.Result)).Inc()
 		r.seconds.WithLabelValues(string(c.Step.Step)).Observe(seconds)
-		if r.room(c.At) {
+		if r.mayLog(c.At) {
 			r.about(c).Info("boot step", "step", c.Step.Step, "result", c.Step.Result, "seconds", seconds,
 				"from", clean(c.Step.From), "text", clean(c.Step.Text))
 		}
 	case journal.CauseChanged:
 		if cause := c.Boot.Cause; c.Boot.IsStuck() {
 			r.stuck.WithLabelValues(string(c.Boot.At), cause.Name).Inc()
-			if r.room(c.At) {
+			if r.mayLog(c.At) {
 				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", cause.Name,
 					"text", clean(cause.Text), "remedy", clean(cause.Remedy))
 			}
 		}
 	case journal.BootEnded:
 		r.boots.WithLabelValues(string(c.Boot.State)).Inc()
-		if r.room(c.At) {
+		if r.mayLog(c.At) {
 			r.about(c).Info("boot ended", "step", c.Boot.At, "state", c.Boot.State,
 				"seconds", c.Boot.End.Sub(c.Boot.Begin).Seconds())
 		}
@@ -120,16 +120,16 @@ func (r *Reporter) Changed(c journal.Change) {
 	}
 }
 
-// room tells whether a line may be written now, and at times logs how many were left out.
-func (r *Reporter) room(now time.Time) bool {
+// mayLog tells whether a line may be written now, and at times logs how many were left out.
+func (r *Reporter) mayLog(now time.Time) bool {
 	if !r.lines.AllowN(now, 1) {
-		r.left++
+		r.leftOut++
 		r.unlogged.Inc()
 		return false
 	}
-	if r.left > 0 && now.Sub(r.told) >= tellEach {
-		r.log.Warn("boot lines were left out", "lines", r.left)
-		r.left, r.told = 0, now
+	if r.leftOut > 0 && now.Sub(r.toldAt) >= tellEach {
+		r.log.Warn("boot lines were left out", "lines", r.leftOut)
+		r.leftOut, r.toldAt = 0, now
 	}
 	return true
 }

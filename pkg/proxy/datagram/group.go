@@ -146,7 +146,7 @@ func (g *group[T]) victim(now time.Time, bound int) (s *Session[T], dead bool) {
 		if q.n == 0 {
 			continue
 		}
-		if r == rankLong || q.n > bound/reserve[r] {
+		if r == rankLong || q.n > bound/reserve[r] { // long ones have no reserve
 			return q.first, false
 		}
 		if s == nil {

@@ -22,7 +22,7 @@ func (c *Conn) ask() state {
 			if c.engine.hasEnded() {
 				return c.close()
 			}
-			return c.failed(true, err)
+			return c.failed(whileDialing, err)
 		}
 		if c.upstream.connecting {
 			return connecting
@@ -72,7 +72,7 @@ func (c *Conn) dialed() state {
 	case waiting:
 		return connecting
 	case err != nil:
-		return c.failed(true, err)
+		return c.failed(whileDialing, err)
 	}
 	u.connecting = false
 	return asking
@@ -177,11 +177,11 @@ func (c *Conn) hangUp() {
 func (c *Conn) unanswered(err error) state {
 	x, u := c.exchange, c.upstream
 	if !u.used {
-		return c.failed(false, err)
+		return c.failed(whileAsking, err)
 	}
 	u.closedIdle()
 	if !x.Request.safe() && !c.unreceived() {
-		return c.failed(false, err)
+		return c.failed(whileAsking, err)
 	}
 	c.hangUp()
 	x.newConn, x.heads, x.in = true, 0, x.in[:0]
@@ -195,6 +195,9 @@ func (c *Conn) unreceived() bool {
 	sent, fd := c.exchange.sent, c.upstream.fd
 	return sent == 0 || sock.Ended(fd) == nil && sock.Outstanding(fd) == sent
 }
+
+// What an endpoint failed in.
+const whileDialing, whileAsking = true, false
 
 // failed asks another endpoint, or answers the client, when the endpoint has failed.
 func (c *Conn) failed(dialing bool, err error) state {

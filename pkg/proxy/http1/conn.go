@@ -306,13 +306,13 @@ func (c *Conn) tick(now time.Time) {
 		c.stalled(now, past)
 	case connecting:
 		if over(c.exchange.Dial) {
-			c.run(c.failed(true, os.ErrDeadlineExceeded))
+			c.run(c.failed(whileDialing, os.ErrDeadlineExceeded))
 			return
 		}
 		c.attend(past)
 	case unsent, asked:
 		if over(c.exchange.Response) {
-			c.run(c.failed(false, os.ErrDeadlineExceeded))
+			c.run(c.failed(whileAsking, os.ErrDeadlineExceeded))
 			return
 		}
 		c.attend(past)

@@ -117,8 +117,8 @@ func (g *Gate) Served(tag uint64) bool { return tag != 0 && g.served.find(tag) !
 // Again tells whether a tag was noted half a second ago or earlier, and notes it. The caller asks about requests that
 // are over their client's limit.
 func (g *Gate) Again(tag uint64, now int64) bool {
-	e, fresh := g.asked.put(tag, now)
-	if fresh || e.age(now) < apart {
+	e, isNew := g.asked.put(tag, now)
+	if isNew || e.age(now) < apart {
 		return false
 	}
 	e.touch(now)
@@ -148,11 +148,11 @@ func (g *Gate) Ask(tag uint64, isRequest bool, now int64) (verdict Verdict, plac
 
 // class notes a request and returns the class of its client.
 func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
-	e, fresh := g.asked.put(tag, now)
+	e, isNew := g.asked.put(tag, now)
 	switch {
 	case tag == 0:
 		return e, First
-	case fresh:
+	case isNew:
 		e.count = 1
 	case e.age(now) >= apart:
 		e.count = min(e.count+1, 4)

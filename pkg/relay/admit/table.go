@@ -41,7 +41,7 @@ func (t *table) find(tag uint64) *entry {
 }
 
 // put returns a client's entry, which is made if there is none.
-func (t *table) put(tag uint64, now int64) (e *entry, fresh bool) {
+func (t *table) put(tag uint64, now int64) (e *entry, isNew bool) {
 	set, short := t.set(tag), short(tag)
 	oldest := &set[0]
 	for i := range set {

@@ -14,12 +14,12 @@ const (
 
 const (
 	// A client that has not acknowledged anything may be an invented address: it gets the first answer so many times.
-	firstAnswers = 4
+	firstSends = 4
 	// firstPatience is for how long a client may take for its first acknowledgement.
 	firstPatience = 15 * time.Second
-	// lastAnswers is how many times the last window is sent to a client that is silent. Most clients close their socket
+	// lastSends is how many times the last window is sent to a client that is silent. Most clients close their socket
 	// with their last ACK, so that its loss is not noticed there.
-	lastAnswers = 5
+	lastSends = 5
 )
 
 // Action is what the caller has to do.
@@ -45,7 +45,7 @@ type Transfer struct {
 
 	begun        time.Time
 	sentAt       time.Time // the window, or the first answer
-	answers      int       // how many times that was sent
+	sends        int       // how many times that was sent
 	acknowledged bool      // the client has acknowledged something
 	opened       bool      // blocks are sent: there was no OACK, or it was acknowledged
 	srtt, dev    time.Duration
@@ -63,11 +63,11 @@ func (t *Transfer) Start(o Options, size int64, now time.Time) Action {
 
 // first sends the first answer.
 func (t *Transfer) first(now time.Time) Action {
-	if t.answers > 0 {
+	if t.sends > 0 {
 		t.Resent += uint32(max(t.sent, 1))
 	}
 	t.sentAt = now
-	t.answers++
+	t.sends++
 	if t.OACK != nil {
 		return SendOACK
 	}
@@ -123,14 +123,14 @@ func (t *Transfer) advance(now time.Time) Action {
 	if before > t.acked {
 		t.Resent += uint32(before - t.acked)
 	}
-	t.sentAt, t.answers = now, 1
+	t.sentAt, t.sends = now, 1
 	return SendData
 }
 
 // again sends once more what was sent last.
 func (t *Transfer) again(now time.Time) Action {
 	t.sentAt = now
-	t.answers++
+	t.sends++
 	t.Resent += uint32(t.sent - t.acked)
 	return SendData
 }
@@ -140,7 +140,7 @@ func (t *Transfer) Delayed(now time.Time) { t.sentAt = now }
 
 // sample takes the time of a round trip, unless the answer may be to a repetition (Karn).
 func (t *Transfer) sample(now time.Time) {
-	if t.answers > 1 {
+	if t.sends > 1 {
 		return
 	}
 	rtt := now.Sub(t.sentAt)
@@ -159,7 +159,7 @@ func (t *Transfer) sample(now time.Time) {
 // Due is when Timeout is to be called.
 func (t *Transfer) Due() time.Time {
 	due, end := t.sentAt.Add(t.wait), t.begun.Add(firstPatience)
-	if !t.acknowledged && (t.answers >= firstAnswers || due.After(end)) {
+	if !t.acknowledged && (t.sends >= firstSends || due.After(end)) {
 		return end
 	}
 	return due
@@ -171,11 +171,11 @@ func (t *Transfer) Timeout(now time.Time) Action {
 	switch {
 	case !t.acknowledged && now.Sub(t.begun) >= firstPatience:
 		return GiveUp
-	case !t.acknowledged && t.answers < firstAnswers:
+	case !t.acknowledged && t.sends < firstSends:
 		return t.first(now)
 	case !t.acknowledged:
 		return Nothing
-	case t.sent == t.last && t.answers >= lastAnswers && (t.acked > 0 || t.last == 1):
+	case t.sent == t.last && t.sends >= lastSends && (t.acked > 0 || t.last == 1):
 		return Complete
 	}
 	return t.again(now)
