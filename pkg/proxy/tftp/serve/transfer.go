@@ -75,12 +75,9 @@ func (t *Transfer) first(now time.Time) Action {
 	return SendData
 }
 
-// Span is the numbers of the first and the last block to be sent, of 1 to Blocks. A block's number on the wire is
+// Span is the numbers of the first and the last block to be sent, from 1 on. A block's number on the wire is
 // their low 16 bits.
 func (t *Transfer) Span() (first, last uint64) { return t.acked + 1, t.sent }
-
-// Blocks is how many blocks the file has; the last one is shorter than the others, and may be empty.
-func (t *Transfer) Blocks() uint64 { return t.last }
 
 // Acked is how many blocks the client has acknowledged.
 func (t *Transfer) Acked() uint64 { return t.acked }
