@@ -118,7 +118,7 @@ func (c *conn) Close() error {
 
 // errCertificate is what reading fails with where a client ends the connection instead of answering our certificate:
 // UEFI sends no alert.
-var errCertificate = errors.New("tls: the client closed the connection when it had this service's certificate")
+var errCertificate = errors.New("tls: client closed the connection at our certificate")
 
 // opError is an error as net has it: net/http answers a client of which it knows no error of reading.
 func opError(op string, err error) error {

@@ -94,7 +94,7 @@ func TestClientThatLeavesAtTheCertificateIsRecorded(t *testing.T) {
 		_ = mute.Close()
 	}
 	for _, x := range r.log.Await(t, 2) {
-		if x.Reason != boot.ReasonHandshake || !strings.Contains(x.Message, "closed the connection when it had") {
+		if x.Reason != boot.ReasonHandshake || !strings.Contains(x.Message, "closed the connection at our certificate") {
 			t.Errorf("recorded %+v", x)
 		}
 	}
