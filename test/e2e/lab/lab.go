@@ -91,6 +91,8 @@ type Machine struct {
 	NoPXE     bool          // DHCP only
 	NoIPv4    bool          // its firmware boots by IPv6 alone
 	HTTPBoot  bool          // UEFI only: its firmware boots by HTTP, without PXE
+	// Authority is a file in DER with the certificate authority whose servers UEFI firmware trusts, in HTTP boot by TLS.
+	Authority string
 	// SecureBoot has UEFI firmware start only what these keys of Debian's package ovmf sign: "ms" or "snakeoil".
 	SecureBoot string
 	// BootFile is what the modern Tinkerbell has firmware load in place of iPXE.
@@ -125,6 +127,8 @@ type Options struct {
 	Tinkerbell *program.Tinkerbell
 	// Routes is stack-proxy's routes file, in YAML; empty: the routes of its preset.
 	Routes string
+	// Certificates is a directory that stack-proxy has at [CertificatesInPod], for its routes with TLS. Empty: none.
+	Certificates string
 	// IPv6 makes it a site of IPv6: pods and service have IPv6 addresses, too, the router advertises that addresses come
 	// by DHCPv6, machines are told nothing but IPv6 addresses, and Smee answers no DHCP.
 	IPv6 bool

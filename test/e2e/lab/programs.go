@@ -182,6 +182,9 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			env = append(env, "STACK_PROXY_ROUTES_FILE="+filepath.Join(routesInPod, routesFile))
 			mounts[routesInPod] = l.routesDir()
 		}
+		if l.opts.Certificates != "" {
+			mounts[CertificatesInPod] = l.opts.Certificates
+		}
 		return Process{
 			Role: RolePod, Path: l.bin.stackProxy,
 			Env:      env,
@@ -197,6 +200,9 @@ const (
 	routesInPod    = "/etc/stack-proxy"
 	routesFile     = "routes.yaml"
 )
+
+// CertificatesInPod is where stack-proxy finds [Options.Certificates].
+const CertificatesInPod = "/certs"
 
 // The volume by which dhcp-relay and stack-proxy tell stack-boots of machines that boot. In the chart they do by its
 // Service.

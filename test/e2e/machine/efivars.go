@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"unicode/utf16"
 )
 
@@ -15,6 +16,10 @@ var (
 	variableStore = []byte{
 		0x78, 0x2c, 0xf3, 0xaa, 0x7b, 0x94, 0x9a, 0x43,
 		0xa1, 0x80, 0x2e, 0x14, 0x4e, 0xc3, 0x77, 0x92,
+	}
+	certX509 = []byte{ // EFI_CERT_X509_GUID
+		0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a,
+		0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
 	}
 	globalVariable = []byte{
 		0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11,
@@ -85,4 +90,17 @@ func utf16z(text string) []byte {
 		b = binary.LittleEndian.AppendUint16(b, unit)
 	}
 	return b
+}
+
+// writeAuthorities makes an EFI_SIGNATURE_LIST (UEFI, section 32.4.1) of one authority.
+func writeAuthorities(to, authority string) error {
+	der, err := os.ReadFile(authority)
+	if err != nil {
+		return err
+	}
+	const header, owner = 16 + 3*4, 16
+	list := binary.LittleEndian.AppendUint32(bytes.Clone(certX509), uint32(header+owner+len(der)))
+	list = binary.LittleEndian.AppendUint32(list, 0) // no header of the type
+	list = binary.LittleEndian.AppendUint32(list, uint32(owner+len(der)))
+	return os.WriteFile(to, slices.Concat(list, make([]byte, owner), der), 0o644)
 }

@@ -116,6 +116,13 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n",
 				"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
 		}
+		if m.Authority != "" {
+			list := filepath.Join(dir, m.Name+"-authorities.esl")
+			if err := writeAuthorities(list, m.Authority); err != nil {
+				return nil, fmt.Errorf("failed to write the authorities that UEFI trusts: %w", err)
+			}
+			args = append(args, "-fw_cfg", "name=etc/edk2/https/cacerts,file="+list)
+		}
 		args = append(args, "-M", board, "-m", "512",
 			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+code,
 			"-drive", "if=pflash,format=raw,unit=1,file="+vars)

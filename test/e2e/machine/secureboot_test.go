@@ -24,36 +24,70 @@ import (
 )
 
 // TestSecureBoot is docs/secure-boot.md: firmware with Microsoft's keys starts Debian's shim, GRUB and kernel out of the pod
-// by TFTP, and firmware with keys of its owner the same by HTTP, with the shim that the owner signed, as the modern
-// Tinkerbell tells it to. A machine without the setting is told to load Tinkerbell's iPXE, which nobody signed.
+// by TFTP, and firmware with keys of its owner the same by HTTPS, with the shim that the owner signed and the owner's
+// certificate authority, as the modern Tinkerbell tells it to. A machine without the setting is told to load
+// Tinkerbell's iPXE, which nobody signed; one that trusts another authority gets nothing.
 func TestSecureBoot(t *testing.T) {
 	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byTFTP, byHTTP, refused := uefi, uefi, uefi
-	for i, m := range []*lab.Machine{&byTFTP, &byHTTP, &refused} {
-		m.Name = []string{"tftp", "http", "refused"}[i]
+	byTFTP, byHTTPS, refused, stranger := uefi, uefi, uefi, uefi
+	for i, m := range []*lab.Machine{&byTFTP, &byHTTPS, &refused, &stranger} {
+		m.Name = []string{"tftp", "https", "refused", "stranger"}[i]
 		m.MAC = net.HardwareAddr{0x52, 0x54, 0, 0, 4, byte(i + 1)}
 		m.IP = netip.AddrFrom4([4]byte{192, 0, 2, byte(111 + i)})
 		m.SecureBoot, m.BootFile = "ms", "shimx64.efi"
 	}
-	byHTTP.HTTPBoot, refused.BootFile = true, ""
-	byHTTP.SecureBoot, byHTTP.BootFile = "snakeoil", "signed/shimx64.efi"
+	refused.BootFile = ""
+	byHTTPS.SecureBoot, byHTTPS.BootFile = "snakeoil", "signed/shimx64.efi"
+	byHTTPS.HTTPBoot, stranger.HTTPBoot = true, true
+	certs := t.TempDir()
+	byHTTPS.Authority, stranger.Authority = certificates(t, certs, "tls"), certificates(t, certs, "other")
 	dir := t.TempDir()
 	signed(t, dir)
 	boot(t, lab.Options{
-		Tinkerbell: &tinkerbell, Artifacts: dir,
+		Tinkerbell: &tinkerbell, Artifacts: dir, Certificates: certs,
 		Routes: "preset: tinkerbell\nroutes:\n" +
-			"- {name: tftp, protocol: tftp, listen: 69, backends: \"tinkerbell:69\", tftp: {files: .}}\n",
+			"- {name: tftp, protocol: tftp, listen: 69, backends: \"tinkerbell:69\", tftp: {files: .}}\n" +
+			"- {name: files, protocol: files, listen: 7173, tls: {firmwareCiphers: true, " +
+			"certificates: {certificate: " + lab.CertificatesInPod + "/tls.crt, key: " + lab.CertificatesInPod + "/tls.key}}}\n",
 		Args: map[string][]string{lab.Tinkerbell: {
+			"--dhcp-ipxe-http-binary-scheme=https",
 			"--dhcp-ipxe-http-binary-port=7173", "--dhcp-ipxe-http-binary-path=/",
 		}},
 	}, []test{
-		{machine: byTFTP, steps: chain(observe.TFTP)},
-		{machine: byHTTP, steps: chain(observe.HTTP)},
-		{machine: refused, steps: []expected{loads(observe.TFTP, "ipxe.efi")}, after: tellsRefusal},
+		{machine: byTFTP, steps: chain()},
+		{machine: byHTTPS, steps: []expected{
+			{what: "the loader's URL", says: "URI: https://192.0.2.2:7173/" + byHTTPS.MAC.String() + "/signed/shimx64.efi"},
+			enforced,
+		}},
+		{machine: refused, steps: []expected{loads("ipxe.efi")}, after: tells("loader-did-not-start", `"ipxe.efi"`)},
+		{machine: stranger, steps: []expected{{what: "its failure", says: "Could not retrieve NBP file size"}},
+			after: tells("tls-refused", "certificate")},
 	}, nil)
+}
+
+// certificates makes an authority and the service's certificate by it, a file of each, and says where the authority is.
+// Firmware knows nothing but RSA.
+func certificates(t *testing.T, dir, name string) string {
+	t.Helper()
+	name = filepath.Join(dir, name)
+	authority := []string{"-outform", "DER", "-keyout", name + "-ca.key", "-out", name + "-ca.der", "-subj", "/CN=" + filepath.Base(name)}
+	issued := []string{
+		"-keyout", name + ".key", "-out", name + ".crt", "-subj", "/CN=service", "-CA", name + "-ca.der", "-CAkey", name + "-ca.key",
+		"-addext", "subjectAltName=IP:192.0.2.2", "-addext", "basicConstraints=critical,CA:FALSE",
+	}
+	for _, args := range [][]string{authority, issued} {
+		args = append([]string{"req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2"}, args...)
+		if said, err := exec.Command("openssl", args...).CombinedOutput(); err != nil {
+			t.Fatalf("openssl %v: %v: %s", args, err, said)
+		}
+	}
+	if err := os.Chmod(name+".key", 0o644); err != nil { // stack-proxy is nobody there
+		t.Fatal(err)
+	}
+	return name + "-ca.der"
 }
 
 // signed fills a directory with what Debian signs, and what GRUB asks for.
@@ -129,49 +163,54 @@ func cacheOf(t *testing.T, p kernel.Package) string {
 	return dir
 }
 
+// enforced is what the kernel's stub says once firmware has started it.
+var enforced = expected{what: "the kernel", says: "UEFI Secure Boot is enabled."}
+
 // chain is what shim, GRUB and the kernel are seen to do.
-func chain(by observe.Kind) (steps []expected) {
+func chain() (steps []expected) {
 	for _, file := range []string{
 		"shimx64.efi", "grubx64.efi", "grub.cfg", machine.KernelFile, machine.InitramfsFile,
 	} {
-		steps = append(steps, loads(by, file))
+		steps = append(steps, loads(file))
 	}
-	return append(steps, expected{what: "the kernel", says: "UEFI Secure Boot is enabled."})
+	return append(steps, enforced)
 }
 
-func loads(by observe.Kind, file string) expected {
-	return expected{what: file + " by " + by.String(), match: func(e observe.Event) bool {
-		return e.Kind == by && e.Bytes > 0 && path.Base(e.Name) == file
+func loads(file string) expected {
+	return expected{what: file, match: func(e observe.Event) bool {
+		return e.Kind == observe.TFTP && e.Bytes > 0 && path.Base(e.Name) == file
 	}}
 }
 
-// tellsRefusal wants stack-boots to name the loader that firmware refused, within ten seconds of its last block.
-func tellsRefusal(t *testing.T, l *lab.Lab, m lab.Machine) {
-	t.Helper()
-	url := "http://" + lab.PodIP.String() + ":" + strconv.Itoa(lab.BootsAdminPort) + "/api/v1/boots/" + m.MAC.String()
-	patience := progress.Patience{Quiet: time.Minute}
-	err := progress.Until(t.Context(), patience, 250*time.Millisecond, func(ctx context.Context) error {
-		body, err := l.Page(ctx, lab.RolePod, url)
-		if err != nil {
-			return err
-		}
-		var shown struct {
-			Boots []struct {
-				End   time.Time
-				Cause struct{ Name, Text string }
+// tells wants stack-boots to name a cause within ten seconds of what a machine did last.
+func tells(cause, text string) func(*testing.T, *lab.Lab, lab.Machine) {
+	return func(t *testing.T, l *lab.Lab, m lab.Machine) {
+		t.Helper()
+		url := "http://" + lab.PodIP.String() + ":" + strconv.Itoa(lab.BootsAdminPort) + "/api/v1/boots/" + m.MAC.String()
+		patience := progress.Patience{Quiet: time.Minute}
+		err := progress.Until(t.Context(), patience, 250*time.Millisecond, func(ctx context.Context) error {
+			body, err := l.Page(ctx, lab.RolePod, url)
+			if err != nil {
+				return err
 			}
+			var shown struct {
+				Boots []struct {
+					End   time.Time
+					Cause struct{ Name, Text string }
+				}
+			}
+			if err := json.Unmarshal([]byte(body), &shown); err != nil {
+				return progress.Final(err)
+			}
+			newest := shown.Boots[0]
+			if newest.Cause.Name != cause || !strings.Contains(newest.Cause.Text, text) {
+				return fmt.Errorf("stack-boots shows %s", body)
+			}
+			t.Logf("%.2f s after its last step: %s", time.Since(newest.End).Seconds(), newest.Cause.Text)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		if err := json.Unmarshal([]byte(body), &shown); err != nil {
-			return progress.Final(err)
-		}
-		newest := shown.Boots[0]
-		if newest.Cause.Name != "loader-did-not-start" || !strings.Contains(newest.Cause.Text, `"ipxe.efi"`) {
-			return fmt.Errorf("stack-boots shows %s", body)
-		}
-		t.Logf("%.2f s after the last block: %s", time.Since(newest.End).Seconds(), newest.Cause.Text)
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
