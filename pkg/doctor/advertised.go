@@ -21,6 +21,7 @@ func (r *run) judgeAdvertised(ctx context.Context, a *stages) *order {
 		}
 		return nil
 	}
+	r.noteRouters(routers)
 	r.compareAdvertised(good)
 	at := slices.IndexFunc(good, func(o offer.Offer) bool { return o.Addr.IsValid() && o.Boots() })
 	if at < 0 {
@@ -30,7 +31,10 @@ func (r *run) judgeAdvertised(ctx context.Context, a *stages) *order {
 		r.find("no-address", "%s answers SOLICIT without an address (%s)", good[0].Server, said(good[0].Refusal))
 		return nil
 	}
-	way := order{addr: settle(good[at], routers)}
+	way := order{addr: settle(good[at], routers), stray: stray(&good[at], routers)}
+	if way.stray != "" {
+		r.find("address-not-on-link", "%s", way.stray)
+	}
 	b := &way.addr
 	switch u := b.URL(); {
 	case !b.Boots():
@@ -64,6 +68,42 @@ func said(text string) string {
 		return "it does not say why"
 	}
 	return text
+}
+
+// noteRouters adds what routers say to the table of what was asked.
+func (r *run) noteRouters(routers []link.Router) {
+	for _, router := range routers {
+		heard := "no prefix"
+		if len(router.Prefixes) > 0 {
+			heard = "prefix " + list(router.Prefixes)
+		}
+		if router.Managed {
+			heard += ", addresses by DHCPv6"
+		}
+		if !router.Default {
+			heard += ", no default router"
+		}
+		r.step(r.began, "router advertisement", fmt.Sprintf("%s (%s)", router.Addr, router.MAC), heard)
+	}
+}
+
+// stray says that the offered address is in no prefix that a router advertises; empty: it is in one, or routers
+// advertise none, as where each machine is to send everything to them.
+func stray(o *offer.Offer, routers []link.Router) string {
+	var all []netip.Prefix
+	for _, router := range routers {
+		for _, p := range router.Prefixes {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	inside := func(p netip.Prefix) bool { return p.Contains(o.Addr.Addr()) }
+	if len(all) == 0 || slices.ContainsFunc(all, inside) {
+		return ""
+	}
+	return fmt.Sprintf("the DHCPv6 server %s (%s) offers %s, which is in none of the prefixes that the routers of this "+
+		"link advertise (%s)", o.Server, o.From, o.Addr.Addr(), list(all))
 }
 
 // settle adds what routers say to the address: its network, and which way leads elsewhere. Where no router says

@@ -16,6 +16,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/doctor/finding"
@@ -33,6 +34,7 @@ const server6 = "2001:db8:30::2"
 type site6 struct {
 	*site
 	flags  byte
+	prefix string                                  // that routers advertise; empty: they advertise none
 	answer func(*dhcpv6.Message) []dhcpv6.Modifier // nil: nobody answers SOLICIT
 
 	mu    sync.Mutex
@@ -42,7 +44,7 @@ type site6 struct {
 
 func newSite6(t *testing.T) *site6 {
 	t.Helper()
-	s := &site6{site: newSite(t), flags: managed}
+	s := &site6{site: newSite(t), flags: managed, prefix: "2001:db8:30::/64"}
 	s.server.Addr(t, "eth1", server6+"/64")
 	s.addr, s.dhcp = server6, nil
 	mux, content := http.NewServeMux(), efi(0x8664)
@@ -130,9 +132,12 @@ func (s *site6) start6(t *testing.T) {
 
 // advertise sends a router's advertisement each second: its flags, a default route and the network.
 func (s *site6) advertise(conn net.PacketConn) {
-	body := append([]byte{134, 0, 0, 0, 64, s.flags, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 64, 0x80}, make([]byte, 12)...)
-	network := netip.MustParseAddr("2001:db8:30::").As16()
-	body = append(body, network[:]...)
+	body := []byte{134, 0, 0, 0, 64, s.flags, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}
+	if s.prefix != "" {
+		p := netip.MustParsePrefix(s.prefix)
+		network := p.Addr().As16()
+		body = slices.Concat(body, []byte{3, 4, byte(p.Bits()), 0x80}, make([]byte, 12), network[:])
+	}
 	for {
 		if _, err := conn.WriteTo(body, &net.IPAddr{IP: net.ParseIP("ff02::1"), Zone: "eth1"}); errors.Is(err, net.ErrClosed) {
 			return
@@ -162,6 +167,30 @@ func (s *site6) serveDHCP6(conn net.PacketConn) {
 		if reply, err := dhcpv6.NewAdvertiseFromSolicit(m, s.answer(m)...); err == nil {
 			_, _ = conn.WriteTo(reply.ToBytes(), from)
 		}
+	}
+}
+
+// silent puts the server behind the router, which drops what is for it in silence, and advertises another prefix, or none.
+func silent(t *testing.T, s *site6, prefix bool) {
+	t.Helper()
+	if s.prefix = ""; prefix {
+		s.prefix = "2001:db8:77::/64"
+	}
+	const far = "2001:db8:40::2"
+	s.answer = func(m *dhcpv6.Message) []dhcpv6.Modifier {
+		switch {
+		case len(m.Options.UserClasses()) > 0:
+			return advertises("http://["+far+"]/auto.ipxe", m)
+		case slices.Contains(m.Options.ArchTypes(), iana.EFI_X86_64_HTTP):
+			return append(advertises("http://["+far+"]/ipxe.efi", m), dhcpv6.WithOption(&dhcpv6.OptVendorClass{
+				EnterpriseNumber: 343, Data: [][]byte{[]byte("HTTPClient")},
+			}))
+		}
+		return advertises("tftp://["+far+"]/ipxe.efi", m)
+	}
+	blackhole := &netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(far)), Type: unix.RTN_BLACKHOLE}
+	if err := s.server.Links().RouteAdd(blackhole); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -207,6 +236,16 @@ func TestFaultsOverIPv6AreNamed(t *testing.T) {
 			}
 		}, yes, "mtu-hole", "more than 1400 bytes"},
 		"nobody serves TFTP": {answers(func(s *site6) { s.files = nil }), yes, "tftp-refused", "ipxe.efi"},
+		"an address of another prefix than is advertised": {answers(func(s *site6) { s.prefix = "2001:db8:77::/64" }), yes,
+			"address-not-on-link", "2001:db8:30::100, which is in none of the prefixes"},
+		"the same, and answers have no way back": {func(t *testing.T, s *site6) { silent(t, s, true) }, yes,
+			"no-way-back", "advertise (2001:db8:77::/64)"},
+		"the same, by HTTP": {func(t *testing.T, s *site6) { silent(t, s, true) }, func(o *Options) {
+			yes(o)
+			byHTTP(o)
+		}, "no-way-back", "2001:db8:40::2 does not answer"},
+		"routers that advertise no prefix, and a silent server": {func(t *testing.T, s *site6) { silent(t, s, false) }, yes,
+			"host-silent", "does not answer at all"},
 	}
 	var all sync.WaitGroup
 	sites := map[string]*site6{}

@@ -18,6 +18,7 @@ type order struct {
 	boot   *offer.Offer // with the file; nil: none
 	script *offer.Offer // what iPXE is told; nil: no answer leads on
 	other  *offer.Offer // the file for firmware that boots the other way; nil: none
+	stray  string       // that no router advertises the offered address's prefix; empty: one does, or it is not known
 }
 
 // judgeAnswers says what is wrong with the answers, and what they have the machine do; nil: nothing that could be

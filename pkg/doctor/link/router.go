@@ -15,6 +15,8 @@ type Router struct {
 	Default bool // it leads elsewhere
 	// OnLink are the networks whose hosts are reached without it.
 	OnLink []netip.Prefix
+	// Prefixes are the networks of the link's addresses: those, and others that it advertises.
+	Prefixes []netip.Prefix
 }
 
 // ParseRouter reads a router's advertisement. It is false for any other frame.
@@ -30,14 +32,17 @@ func ParseRouter(in Received) (r Router, ok bool) {
 		Default: binary.BigEndian.Uint16(icmp[lifetime:]) > 0,
 	}
 	const prefixOption, prefixLen, onLink = 3, 32, 0x80
-	for options := icmp[fixed:]; len(options) >= unit && len(r.OnLink) < mostPrefixes; {
+	for options := icmp[fixed:]; len(options) >= unit && len(r.Prefixes) < mostPrefixes; {
 		n := int(options[1]) * unit
 		if n == 0 || n > len(options) {
 			return Router{}, false // RFC 4861 section 6.1.2
 		}
-		if options[0] == prefixOption && n == prefixLen && options[3]&onLink != 0 && options[2] <= 128 {
-			network := netip.AddrFrom16([16]byte(options[16:32]))
-			r.OnLink = append(r.OnLink, netip.PrefixFrom(network, int(options[2])).Masked())
+		if options[0] == prefixOption && n == prefixLen && options[2] <= 128 {
+			network := netip.PrefixFrom(netip.AddrFrom16([16]byte(options[16:32])), int(options[2])).Masked()
+			r.Prefixes = append(r.Prefixes, network)
+			if options[3]&onLink != 0 {
+				r.OnLink = append(r.OnLink, network)
+			}
 		}
 		options = options[n:]
 	}

@@ -27,7 +27,8 @@ func prefixOption(flags byte, prefix string) []byte {
 func TestRoutersAreHeard(t *testing.T) {
 	want := Router{
 		Addr: netip.MustParseAddr("fe80::ff:fe00:1"), MAC: frame.MAC{2, 0, 0, 0, 0, 1}, Managed: true, Default: true,
-		OnLink: []netip.Prefix{netip.MustParsePrefix("2001:db8:30::/64")},
+		OnLink:   []netip.Prefix{netip.MustParsePrefix("2001:db8:30::/64")},
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:30::/64"), netip.MustParsePrefix("2001:db8:31::/64")},
 	}
 	options := append(prefixOption(0x80, "2001:db8:30::/64"), prefixOption(0x40, "2001:db8:31::/64")...)
 	got, ok := ParseRouter(advertisement(options...))
