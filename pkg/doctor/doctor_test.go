@@ -60,6 +60,18 @@ func another(t *testing.T, s *site, addr string) *nstest.NS {
 	return ns
 }
 
+// elsewhere has 10.30.0.3 answer DHCP without a next server in siaddr: there is no TFTP. Option 66 may name one.
+func elsewhere(option66 string) func(*testing.T, *site) {
+	return func(t *testing.T, s *site) {
+		another(t, s, "10.30.0.3/24")
+		mods := from(3, dhcpv4.WithServerIP(net.IPv4zero))
+		if option66 != "" {
+			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptTFTPServerName(option66)))
+		}
+		s.dhcp = offers(mods...)
+	}
+}
+
 // Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
 func TestFaultsAreNamed(t *testing.T) {
 	t.Parallel() // it waits, too
@@ -75,6 +87,14 @@ func TestFaultsAreNamed(t *testing.T) {
 				return []*dhcpv4.DHCPv4{d}
 			}
 		}, nil, "", ""},
+		"option 66 names another server, which UEFI does not ask": {elsewhere("10.30.0.2"), nil, "no-next-server",
+			"option 66 alone, 10.30.0.2, which UEFI does not read: UEFI asks the DHCP server 10.30.0.3 itself"},
+		"no next server, and the DHCP server has no files": {elsewhere(""), nil, "no-next-server",
+			"UEFI asks the DHCP server 10.30.0.3 itself"},
+		"no next server, and the DHCP server has the files": {changed(dhcpv4.WithServerIP(net.IPv4zero)), nil, "",
+			"10.30.0.2 itself (siaddr 0.0.0.0)"},
+		"option 66 as BIOS reads it": {elsewhere("10.30.0.2"), func(o *Options) { o.Arch, _ = offer.ArchNamed("bios") },
+			"wrong-architecture", "at 10.30.0.2"},
 		"a proxy has the file": {func(_ *testing.T, s *site) {
 			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 				return []*dhcpv4.DHCPv4{

@@ -41,6 +41,7 @@ func (c *chain) loader(ctx context.Context) {
 	}
 	first := c.fetch(ctx, c.boot)
 	if first == nil {
+		c.judgeNext(c.boot)
 		return
 	}
 	if why := c.Arch.Starts(first.content); why != "" {
@@ -72,6 +73,19 @@ func (c *chain) loader(ctx context.Context) {
 	default:
 		c.step(time.Now(), "compared", path(c.boot.File), fmt.Sprintf("first %d bytes equal, of %d", shared, first.size))
 	}
+}
+
+// judgeNext says why the file could not be had, where the OFFER does not say in siaddr where it is.
+func (c *chain) judgeNext(o *offer.Offer) {
+	if !o.Itself || o.Name == o.Server.String() {
+		return
+	}
+	given := "none is given at all"
+	if o.Name != "" {
+		given = fmt.Sprintf("it is given as option 66 alone, %s, which UEFI does not read", o.Name)
+	}
+	c.find("no-next-server", "the OFFER of %s has no next server in siaddr (0.0.0.0); %s: UEFI asks the DHCP server %s "+
+		"itself, from which %q could not be had", o.Server, given, o.Server, o.File)
 }
 
 // fetch reads the begin of a loader; nil: it could not be had, which has been said.

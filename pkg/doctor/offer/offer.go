@@ -27,7 +27,10 @@ type Offer struct {
 	Relay   netip.Addr     // giaddr; the zero address: none
 	Addr    netip.Prefix   // not valid: a proxy, which offers no address
 	Routers []netip.Addr
-	Next    netip.Addr // where the file is: siaddr, or option 66
+	Next    netip.Addr // where the file is: siaddr, or option 66; for UEFI siaddr, or the server itself
+	// Itself tells that Next is the DHCP server, since siaddr is zero.
+	Itself  bool
+	Name    string // option 66
 	File    string
 	Class   string // option 60
 	Vendor  []byte // option 43
@@ -61,11 +64,15 @@ func (o *Offer) read(m *dhcpv4.DHCPv4) {
 		o.MTU = int(mtu[0])<<8 | int(mtu[1])
 	}
 	o.Next = addrOf(m.ServerIPAddr)
-	if text := string(bytes.TrimRight(m.Options.Get(dhcpv4.OptionTFTPServerName), "\x00")); !o.Next.IsValid() {
-		o.Next, _ = netip.ParseAddr(text)
-	}
-	if u := o.URL(); u != nil {
+	o.Name = string(bytes.TrimRight(m.Options.Get(dhcpv4.OptionTFTPServerName), "\x00"))
+	switch u := o.URL(); {
+	case u != nil:
 		o.Next, _ = netip.ParseAddr(u.Hostname())
+	case o.Next.IsValid():
+	case o.Stage == Firmware && o.Arch.Machine != 0 && !o.Arch.HTTP: // as EDK2 does, which does not read option 66
+		o.Next, o.Itself = o.Server, true
+	default:
+		o.Next, _ = netip.ParseAddr(o.Name)
 	}
 }
 
@@ -152,7 +159,14 @@ func (o *Offer) BootData() string {
 	if o.URL() != nil {
 		return fmt.Sprintf("%q", o.File)
 	}
-	return fmt.Sprintf("%q at %s", o.File, o.Next)
+	at := fmt.Sprintf("%q at %s", o.File, o.Next)
+	switch {
+	case o.Itself && o.Name != "":
+		at += fmt.Sprintf(" itself (siaddr 0.0.0.0, option 66 %s)", o.Name)
+	case o.Itself:
+		at += " itself (siaddr 0.0.0.0)"
+	}
+	return at
 }
 
 // Router is the first router, where there is one.
