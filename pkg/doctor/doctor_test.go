@@ -2,9 +2,12 @@ package doctor
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -72,6 +75,31 @@ func elsewhere(option66 string) func(*testing.T, *site) {
 	}
 }
 
+// byTLS has firmware that boots by HTTP load from an HTTPS server that takes no older version of TLS.
+func byTLS(least uint16) func(*testing.T, *site) {
+	return func(t *testing.T, s *site) {
+		s.server.Do(t, func() error {
+			listener, err := net.Listen("tcp", "10.30.0.2:443")
+			if err != nil {
+				return err
+			}
+			server := httptest.NewUnstartedServer(s.web)
+			_ = server.Listener.Close()
+			server.Listener, server.TLS = listener, &tls.Config{MinVersion: least}
+			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			return nil
+		})
+		s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+			if strings.HasPrefix(m.ClassIdentifier(), "HTTPClient") && len(m.UserClass()) == 0 {
+				return []*dhcpv4.DHCPv4{good(m, file("https://10.30.0.2/ipxe.efi"))}
+			}
+			return []*dhcpv4.DHCPv4{good(m)}
+		}
+	}
+}
+
 // Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
 func TestFaultsAreNamed(t *testing.T) {
 	t.Parallel() // it waits, too
@@ -95,6 +123,10 @@ func TestFaultsAreNamed(t *testing.T) {
 			"10.30.0.2 itself (siaddr 0.0.0.0)"},
 		"option 66 as BIOS reads it": {elsewhere("10.30.0.2"), func(o *Options) { o.Arch, _ = offer.ArchNamed("bios") },
 			"wrong-architecture", "at 10.30.0.2"},
+		// The certificate is httptest's, for other names.
+		"the loader by TLS 1.3 alone":               {byTLS(tls.VersionTLS13), byHTTP, "tls-version certificate-name", "firmware offers"},
+		"the loader by TLS 1.2, too":                {byTLS(tls.VersionTLS12), byHTTP, "certificate-name", ""},
+		"by TLS 1.3 alone to other firmware's asks": {byTLS(tls.VersionTLS13), nil, "certificate-name", ""},
 		"a proxy has the file": {func(_ *testing.T, s *site) {
 			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 				return []*dhcpv4.DHCPv4{

@@ -88,15 +88,12 @@ func (c *chain) judgeStatus(
 func (c *chain) packed(
 	d document, a *web.Answer, name string, find func(name, format string, args ...any),
 ) (unpacked bool) {
-	reader, left := "iPXE", ""
-	if d.what == "loader" {
-		reader = "firmware"
-	}
+	left := ""
 	if unpacked = a.Unpack(); !unpacked {
 		left = ". What is in it was not looked at"
 	}
 	find("compressed", "%s is served as %s by %s, which nobody asked for: %s takes it as it comes, and does not unpack "+
-		"it%s", name, a.Packed, cmp.Or(a.Server, a.URL.Host), reader, left)
+		"it%s", name, a.Packed, cmp.Or(a.Server, a.URL.Host), d.reader(), left)
 	return unpacked
 }
 
@@ -106,8 +103,12 @@ const (
 	apart = 5 * time.Minute
 )
 
-// judgeTLS judges a certificate.
+// judgeTLS judges the version of TLS, and a certificate.
 func (c *chain) judgeTLS(d document, a *web.Answer) {
+	if a.TooNew != "" && (d.what != "loader" || c.Arch.HTTP) { // else it is loaded by machines that are not asked for
+		c.note(d, "tls-version", "%s: %s takes TLS 1.3 alone (it refuses TLS 1.2 by the alert protocol_version), and %s "+
+			"offers TLS 1.2 at most, but for the newest", d, a.TooNew, d.reader())
+	}
 	now := time.Now()
 	leaf, fault := web.Judge(a.TLS, a.URL, c.CA, now)
 	if leaf == nil {

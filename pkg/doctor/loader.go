@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -337,6 +338,14 @@ type document struct {
 	label    string // that nothing on the default way through the script leads to
 }
 
+// reader is the program that loads it.
+func (d document) reader() string {
+	if d.what == "loader" {
+		return "firmware"
+	}
+	return "iPXE"
+}
+
 // String is the document with the line that names it.
 func (d document) String() string { return d.named(d.u) }
 
@@ -468,5 +477,7 @@ func (c *chain) setMute(d document, a *web.Answer) {
 
 func (c *chain) client() *web.Client {
 	o := c.order.addr
-	return &web.Client{Way: c.way, DNS: slices.Clone(o.DNS), Search: o.Search, CA: c.CA, Patience: patience}
+	return &web.Client{
+		Way: c.way, DNS: slices.Clone(o.DNS), Search: o.Search, CA: c.CA, Patience: patience, MostTLS: tls.VersionTLS12,
+	}
 }

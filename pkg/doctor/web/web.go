@@ -38,6 +38,8 @@ type Client struct {
 	Search []string
 	// CA verifies certificates; nil: they are looked at, and nobody is trusted.
 	CA *x509.CertPool
+	// MostTLS is the newest version of TLS that is offered; 0: the newest there is.
+	MostTLS uint16
 	// Patience is how long a connection may be silent.
 	Patience time.Duration
 }
@@ -56,6 +58,7 @@ type Answer struct {
 	Packed string // the encoding of the body, where there is one
 	Server string // what the server says that it is; empty: nothing
 	TLS    *tls.ConnectionState
+	TooNew string // a host that takes no version of TLS up to Client's MostTLS, and was asked by a newer one; empty: none
 	Took   time.Duration
 	Err    error
 }
@@ -159,7 +162,24 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 	if part != "" {
 		request.Header.Set("Range", part)
 	}
+	response, err := c.exchange(request, a, c.MostTLS)
+	if c.MostTLS != 0 && errors.Is(err, ErrHandshak) {
+		if a.TooNew == "" && strings.Contains(err.Error(), "protocol version") { // alert 70
+			a.TooNew = a.URL.Host
+		}
+		response, err = c.exchange(request, a, 0)
+	}
+	if a.Err = err; err != nil {
+		return nil
+	}
+	defer func() { _ = response.Body.Close() }()
+	return c.read(method, a, response, most)
+}
+
+// exchange sends a request on a connection of its own, with TLS up to a version.
+func (c *Client) exchange(request *http.Request, a *Answer, newest uint16) (*http.Response, error) {
 	const mostHeaders = 64 << 10
+	addr := a.Addr
 	var state *tls.ConnectionState
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -173,7 +193,8 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 		},
 		TLSClientConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS10, //nolint:gosec // it asks what the server can do
-			InsecureSkipVerify: true,             //nolint:gosec // what is wrong with a certificate is judged, see Judge
+			MaxVersion:         newest,
+			InsecureSkipVerify: true, //nolint:gosec // what is wrong with a certificate is judged, see Judge
 			VerifyConnection:   func(s tls.ConnectionState) error { state = &s; return nil },
 		},
 		DisableCompression: true, DisableKeepAlives: true, MaxResponseHeaderBytes: mostHeaders,
@@ -183,10 +204,14 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 	response, err := transport.RoundTrip(request)
 	a.TLS = state
 	if err != nil {
-		a.Err = failure(err)
-		return nil
+		return nil, failure(err)
 	}
-	defer func() { _ = response.Body.Close() }()
+	return response, nil
+}
+
+// read takes over what an answer says, and the begin of its body. It returns where else to look.
+func (c *Client) read(method string, a *Answer, response *http.Response, most int64) (next *url.URL) {
+	var err error
 	a.Status, a.Type = response.StatusCode, response.Header.Get("Content-Type")
 	a.Packed, a.Server = response.Header.Get("Content-Encoding"), response.Header.Get("Server")
 	a.Date, _ = http.ParseTime(response.Header.Get("Date"))

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -231,6 +232,33 @@ func TestCertificatesAreJudged(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
+	}
+}
+
+// A client of TLS 1.2 is told of a server that takes newer versions alone, and reads on by one of these.
+func TestNewTLSAloneIsTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		least, client uint16
+		tooNew        bool
+	}{
+		"TLS 1.2, too":                     {tls.VersionTLS12, tls.VersionTLS12, false},
+		"TLS 1.3 alone":                    {tls.VersionTLS13, tls.VersionTLS12, true},
+		"TLS 1.3 alone and a newer client": {tls.VersionTLS13, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("here"))
+			}))
+			server.TLS = &tls.Config{MinVersion: test.least}
+			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			client := Client{Way: &way{to: server.Listener.Addr().String()}, Patience: 5 * time.Second, MostTLS: test.client}
+			a := client.Get(t.Context(), parsed(t, "https://192.0.2.1/"), 4)
+			if a.Err != nil || string(a.Body) != "here" || a.TLS == nil || (a.TooNew == "192.0.2.1") != test.tooNew {
+				t.Errorf("%v, %q, too new: %q", a.Err, a.Body, a.TooNew)
+			}
+		})
 	}
 }
 
