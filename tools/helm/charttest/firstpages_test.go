@@ -19,6 +19,7 @@ import (
 // What the first pages write for what is the reader's own.
 const (
 	address = "192.0.2.2"
+	old     = "192.0.2.81" // which its Tinkerbell names besides
 	modern  = "oci://ghcr.io/tinkerbell/charts/tinkerbell"
 	classic = "oci://ghcr.io/tinkerbell/charts/stack"
 	eksa    = "oci://public.ecr.aws/eks-anywhere/tinkerbell/stack"
@@ -30,7 +31,8 @@ const (
 func TestFirstPagesAreFollowed(t *testing.T) {
 	t.Parallel()
 	ours := filepath.Join(t.TempDir(), "tinkerbell.yaml")
-	write(t, ours, "publicIP: "+address+"\ntrustedProxies: [10.244.0.0/24]\nartifactsFileServer: http://192.0.2.3:7173\n")
+	write(t, ours, "publicIP: "+address+"\ntrustedProxies: [10.244.0.0/24]\nartifactsFileServer: http://192.0.2.3:7173\n"+
+		"deployment: {envs: {globals: {publicIpv4: "+old+"}, smee: {dhcpIPForPacket: "+old+", dhcpTftpIP: "+old+"}}}\n")
 	for name, test := range map[string]struct {
 		change  []string // what the reader has otherwise than the page
 		release string   // that is there before, and the chart and values that it is of
@@ -198,6 +200,9 @@ func (s *site) tinkerbellFits(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(deployment) {
 			t.Errorf("Tinkerbell's Deployment does not have %s:\n%s", want, deployment)
 		}
+	}
+	if strings.Contains(deployment, old) {
+		t.Errorf("Tinkerbell still has an address of its own, %s:\n%s", old, deployment)
 	}
 	if strings.Contains(deployment, "initContainers") {
 		t.Error("Tinkerbell listens for broadcasts, too")

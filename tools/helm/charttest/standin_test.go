@@ -160,6 +160,11 @@ func (s *site) helm(args []string) error {
 	case "template":
 		_, err := s.render(plain[0], plain[1], flags)
 		return err
+	case "show":
+		if _, ok := s.Charts[plain[1]]; !ok {
+			return fmt.Errorf("no chart %s", plain[1])
+		}
+		return nil
 	}
 	if verb == "get" {
 		plain = plain[1:]
