@@ -100,6 +100,16 @@ func byTLS(least uint16) func(*testing.T, *site) {
 	}
 }
 
+// routeless has everything behind a router that is not offered.
+func routeless(_ *testing.T, s *site) {
+	s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+		d := good(m, dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)))
+		d.BootFileName = strings.Replace(d.BootFileName, "10.30.0.2", "10.40.0.2", 1)
+		d.DeleteOption(dhcpv4.OptionRouter)
+		return []*dhcpv4.DHCPv4{d}
+	}
+}
+
 // Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
 func TestFaultsAreNamed(t *testing.T) {
 	t.Parallel() // it waits, too
@@ -117,8 +127,6 @@ func TestFaultsAreNamed(t *testing.T) {
 		}, nil, "", ""},
 		"option 66 names another server, which UEFI does not ask": {elsewhere("10.30.0.2"), nil, "no-next-server",
 			"option 66 alone, 10.30.0.2, which UEFI does not read: UEFI asks the DHCP server 10.30.0.3 itself"},
-		"no next server, and the DHCP server has no files": {elsewhere(""), nil, "no-next-server",
-			"UEFI asks the DHCP server 10.30.0.3 itself"},
 		"no next server, and the DHCP server has the files": {changed(dhcpv4.WithServerIP(net.IPv4zero)), nil, "",
 			"10.30.0.2 itself (siaddr 0.0.0.0)"},
 		"option 66 as BIOS reads it": {elsewhere("10.30.0.2"), func(o *Options) { o.Arch, _ = offer.ArchNamed("bios") },
@@ -197,6 +205,7 @@ func TestFaultsAreNamed(t *testing.T) {
 		"the next server is elsewhere and no router leads there": {func(_ *testing.T, s *site) {
 			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)), dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1))))
 		}, nil, "router", "10.99.0.1"},
+		"no router is offered, and everything is behind one": {routeless, nil, "router", "not asked: no router leads there"},
 		"large packets are lost": {func(t *testing.T, s *site) {
 			if err := s.sw.Links().LinkSetMTU(s.sw.Link(t, "p-doctor"), 1400); err != nil {
 				t.Fatal(err)

@@ -193,7 +193,12 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 	switch router := c.order.addr.Router(); {
 	case !c.next.IsValid() || direct:
 	case !router.IsValid():
-		c.find("router", "%s is not in %s, and no router is offered", c.next, network)
+		likely := ""
+		if relay := c.order.addr.Relay; relay.IsValid() && c.near(relay) {
+			likely = fmt.Sprintf("; most likely it is the relay, %s", relay)
+		}
+		c.find("router", "%s is not in %s, and the DHCP server %s offers no router (option 3)%s. What is behind it was "+
+			"not looked at", c.next, network, c.order.addr.Server, likely)
 	case !c.near(router):
 		c.find("router", "the router %s is not in %s, the network of the offered address", router, network)
 	case len(owners[router]) == 0:

@@ -127,7 +127,7 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 	began := time.Now()
 	first := c.read(ctx, to, probe)
 	if first.Err != nil && !errors.Is(first.Err, tftp.ErrStalled) {
-		c.judgeTFTP(to, file, first)
+		c.judgeTFTP(began, to, file, first)
 		return nil
 	}
 	if names := first.Uninvited(probe); len(names) > 0 {
@@ -194,7 +194,7 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 			to, file, sizes, port)
 		return nil
 	}
-	c.judgeTFTP(to, file, plain)
+	c.judgeTFTP(began, to, file, plain)
 	return nil
 }
 
@@ -252,13 +252,13 @@ func (c *chain) read(ctx context.Context, to netip.AddrPort, ask tftp.Ask) tftp.
 	return a
 }
 
-// judgeTFTP says why a file could not be had by TFTP.
-func (c *chain) judgeTFTP(to netip.AddrPort, file string, a tftp.Answer) {
+// judgeTFTP says why a file could not be had by TFTP, which was asked for at a time.
+func (c *chain) judgeTFTP(began time.Time, to netip.AddrPort, file string, a tftp.Answer) {
 	said := a.Message
 	if a.Err != nil {
 		said = strings.TrimSpace(a.Err.Error() + " " + a.Message)
 	}
-	c.step(time.Now(), "TFTP", fmt.Sprintf("%s %q", to, file), said)
+	c.step(began, "TFTP", fmt.Sprintf("%s %q", to, file), said)
 	const notFound, violation, illegal, refusedOptions = 1, 2, 4, 8
 	switch {
 	case errors.Is(a.Err, tftp.ErrRefused):
@@ -392,6 +392,9 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 	}
 	if a.Err != nil {
 		said = a.Err.Error()
+	}
+	if errors.Is(a.Err, web.ErrNoConn) && !c.near(a.Addr.Addr()) && !c.gateway().IsValid() {
+		said = "not asked: no router leads there"
 	}
 	if a.Hops > 0 {
 		said = fmt.Sprintf("redirected to %s: %s", a.URL.Redacted(), said)

@@ -118,7 +118,8 @@ func TestOffersOfStrangers(t *testing.T) {
 		"packets larger than any that pass": {changed(option(26, 9000>>8, 9000&0xff)), nil, "offered-mtu", "9000"},
 		"no router, and the server elsewhere": {changed(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)), func(d *dhcpv4.DHCPv4) {
 			delete(d.Options, 3)
-		}), nil, "router", "no router is offered"},
+			d.GatewayIPAddr = net.IPv4(10, 30, 0, 1)
+		}), nil, "router", "the DHCP server 10.30.0.2 offers no router (option 3); most likely it is the relay, 10.30.0.1"},
 		"a router that is nobody's": {changed(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)),
 			dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 30, 0, 9)))), nil, "router", "10.30.0.9"},
 		"a log server that does not listen": {changed(option(7, 10, 30, 0, 2)), nil, "log-server", "10.30.0.2:514"},
