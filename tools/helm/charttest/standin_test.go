@@ -365,7 +365,7 @@ func (s *site) kubectl(args []string) error {
 	case "ciliumnodes":
 		fmt.Print("10.244.0.0/24 10.244.1.0/24")
 		return nil
-	case "bundles":
+	case "bundles.anywhere.eks.amazonaws.com":
 		fmt.Println("      uri: " + strings.TrimPrefix(eksa, "oci://") + ":0.6.2-eks-a-93")
 		return nil
 	}
