@@ -6,7 +6,7 @@ chart: chart-package $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
 	$(TOOLS)/helm lint --strict --set preset=tinkerbell $(CHART) $(BUILD)/charts/stack-*.tgz
 	$(TOOLS)/helm-unittest $(CHART)
-	cd tools/helm && TOOLS=$(TOOLS) GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
+	cd tools/helm && TOOLS=$(TOOLS) GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest -- -count=1
 
 .PHONY: chart-docs
 chart-docs: ## make the chart's values.schema.json and README table from values.yaml
