@@ -266,14 +266,14 @@ func TestTraceHasNoTokens(t *testing.T) {
 	if !found {
 		t.Fatal("no token")
 	}
-	code := token[tokenLen4-tokenMAC:]
+	code := token[tokenLen4-tokenCode:]
 	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
 	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
 	var pcap bytes.Buffer
 	if err := trace.Write(&pcap, nil, 0, b.Trace()); err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen4-tokenMAC]) {
+	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen4-tokenCode]) {
 		t.Error("the code of a token is in the trace, or more than that is missing")
 	}
 }

@@ -9,11 +9,11 @@ import (
 
 // A token is an origin under a message authentication code, in what a server repeats. It makes a reply recognisable to
 // a replica, or a process, that never saw the request. Each family has its own form (v4token.go, v6token.go).
-const tokenMAC = 8 // bytes of the HMAC-SHA-256 that are sent
+const tokenCode = 8 // bytes of the HMAC-SHA-256 that are sent
 
 // signer makes and checks tokens. It is for one goroutine.
 type signer struct {
-	mac   hash.Hash
+	hash  hash.Hash
 	input [128]byte
 	sum   [sha256.Size]byte
 }
@@ -23,15 +23,15 @@ func newSigner(secret []byte) *signer {
 	if len(secret) == 0 {
 		return nil
 	}
-	return &signer{mac: hmac.New(sha256.New, secret)}
+	return &signer{hash: hmac.New(sha256.New, secret)}
 }
 
 // code authenticates what is in input, and more. The result is valid until the next call.
 func (s *signer) code(input, more []byte) []byte {
-	s.mac.Reset()
-	s.mac.Write(input)
-	s.mac.Write(more)
-	return s.mac.Sum(s.sum[:0])[:tokenMAC]
+	s.hash.Reset()
+	s.hash.Write(input)
+	s.hash.Write(more)
+	return s.hash.Sum(s.sum[:0])[:tokenCode]
 }
 
 // recent tells whether a token's time, at the begin of b, is within the time that requests are remembered for, in

@@ -125,9 +125,9 @@ func (*v4) describeRequest(_ *worker, b []byte, targets *server.Targets) server.
 }
 
 func (*v4) reply(w *worker, m []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop {
-	client, drop := w.reply4(m, from, targets, now, out)
-	out.message, out.kind, out.to = client, int(client.Type()), out.origin.from.addrPort()
-	out.start, out.end = traits4.headroom, traits4.headroom+len(client)
+	forClient, drop := w.reply4(m, from, targets, now, out)
+	out.message, out.kind, out.to = forClient, int(forClient.Type()), out.origin.from.addrPort()
+	out.start, out.end = traits4.headroom, traits4.headroom+len(forClient)
 	return drop
 }
 
@@ -395,6 +395,6 @@ func (*v4) isOf(b []byte, isFrame bool, chaddr []byte) bool {
 
 func (*v4) blank(b []byte) {
 	if token, found := findToken(b); found {
-		clear(token[tokenLen4-tokenMAC:])
+		clear(token[tokenLen4-tokenCode:])
 	}
 }

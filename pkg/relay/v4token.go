@@ -16,7 +16,7 @@ const (
 	// enterprise is the number reserved for examples (RFC 5612): only this relay reads the token.
 	enterprise  = 32473
 	tokenOrigin = 18
-	tokenLen4   = 4 + 1 + tokenOrigin + 4 + tokenMAC
+	tokenLen4   = 4 + 1 + tokenOrigin + 4 + tokenCode
 )
 
 // append4 appends the sub-option for a request. o must be final.
@@ -62,7 +62,7 @@ func (s *signer) read4(m dhcp.Message, unix, maxAge uint32) (o origin, ok bool) 
 		return o, false
 	}
 	body, k := token[5:5+tokenOrigin+4], keyOf(m)
-	if !hmac.Equal(s.code4(&k, body), token[tokenLen4-tokenMAC:]) || !recent(body[tokenOrigin:], unix, maxAge) {
+	if !hmac.Equal(s.code4(&k, body), token[tokenLen4-tokenCode:]) || !recent(body[tokenOrigin:], unix, maxAge) {
 		return o, false
 	}
 	o.listener = int16(binary.BigEndian.Uint16(body))

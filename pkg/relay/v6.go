@@ -275,8 +275,8 @@ func (*v6) spoken(b []byte, a *arrival) (s speech, ok bool) {
 	if m.Check(dhcp6.HopLimit) != dhcp6.OK {
 		return s, false
 	}
-	client, around := m.Innermost()
-	s = speech{message: client, fromServer: client.Type().FromServer(), mac: a.mac, client: a.source.ip}
+	inner, around := m.Innermost()
+	s = speech{message: inner, fromServer: inner.Type().FromServer(), mac: a.mac, client: a.source.ip}
 	if around != nil {
 		s.mac, _ = around.ClientLinkAddr()
 		s.client, s.relay = around.Peer(), a.source.ip
@@ -289,11 +289,11 @@ func (*v6) replied(b []byte, o *origin) (s speech, ok bool) {
 	if m.Check(dhcp6.HopLimit+1) != dhcp6.OK {
 		return s, false
 	}
-	client, around := m.Innermost()
+	inner, around := m.Innermost()
 	if around == nil {
 		return s, false
 	}
-	s = speech{message: client, fromServer: client.Type().FromServer(), mac: o.owner, client: around.Peer()}
+	s = speech{message: inner, fromServer: inner.Type().FromServer(), mac: o.owner, client: around.Peer()}
 	if m.Inner().IsRelay() {
 		s.relay = m.Peer()
 	}
@@ -414,6 +414,6 @@ func (v *v6) blank(b []byte) {
 		return
 	}
 	if id, found := m.Option(dhcp6.OptionInterfaceID); found && len(id) >= tokenLen6 {
-		clear(id[len(id)-tokenMAC:])
+		clear(id[len(id)-tokenCode:])
 	}
 }

@@ -257,7 +257,7 @@ func TestTrace(t *testing.T) {
 		t.Fatal(drop)
 	}
 	id, _ := request.Option(dhcp6.OptionInterfaceID)
-	code := id[len(id)-tokenMAC:]
+	code := id[len(id)-tokenCode:]
 	here, there := netip.AddrPortFrom(ourAddress, 547), netip.AddrPortFrom(serverIP, 547)
 	heard := make([]byte, frame.HeaderLen6, 200)
 	heard = append(heard, message6(dhcp6.Solicit)...)

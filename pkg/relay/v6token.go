@@ -15,7 +15,7 @@ import (
 // is valid for one transaction only.
 const (
 	tokenBody = 2 + 2 + 6 + 16 + 4
-	tokenLen6 = tokenBody + tokenMAC
+	tokenLen6 = tokenBody + tokenCode
 )
 
 // code6 authenticates the body of a token.

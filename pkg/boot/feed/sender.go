@@ -145,7 +145,7 @@ func (s *Sender) sendQueued(ctx context.Context) {
 		return
 	}
 	s.tried = now
-	for s.due(now) {
+	for s.prepare(now) {
 		if err := s.post(ctx); err != nil {
 			if errors.Is(err, errRefused) {
 				s.lose(droppedRefused, s.held)
@@ -163,18 +163,20 @@ func (s *Sender) sendQueued(ctx context.Context) {
 	}
 }
 
-// due reports whether a post is to be sent, and fills it.
-func (s *Sender) due(now time.Time) bool {
-	return !s.away.IsZero() || // what is held is sent once more, or nothing, to see whether somebody is there
-		s.fill() || // there are events
-		now.Sub(s.spoke) >= heartbeat
+// prepare fills a post, and reports whether it is to be sent.
+func (s *Sender) prepare(now time.Time) (due bool) {
+	if !s.away.IsZero() {
+		return true // what is held is sent once more, or nothing, to see whether somebody is there
+	}
+	s.fill()
+	return s.held > 0 || now.Sub(s.spoke) >= heartbeat
 }
 
 // eventsMost is how much of a post its events take at most, in bytes.
 const eventsMost = bodyMost - 1<<10
 
-// fill encodes events of the queues, as many as a post has room for, and reports whether there are any.
-func (s *Sender) fill() bool {
+// fill encodes events of the queues, as many as a post has room for.
+func (s *Sender) fill() {
 	for more := true; more; {
 		more = false
 		for _, q := range []*boot.Queue{s.events, s.lines} {
@@ -187,7 +189,6 @@ func (s *Sender) fill() bool {
 			more = more || n > 0
 		}
 	}
-	return s.held > 0
 }
 
 func (s *Sender) empty() { s.body, s.held = s.body[:0], 0 }

@@ -148,7 +148,10 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		switch {
 		case b == nil || b.expected, left && !same:
 			b = j.newBoot(m, e)
-		case r == discover && b.installs(m, e):
+		case r != discover:
+		case b.facts.systemAt == 0:
+			b.facts.systemAt, b.facts.system = e.At, text(e, boot.VendorClass, maxName)
+		case b.installs(m, e):
 			b.workDone = true // What it installed runs.
 			b = j.newBoot(m, e)
 			b.facts.fromDisk = true
@@ -158,18 +161,14 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	}
 }
 
-// installs tells whether a system that asks is what the boot installed: another one than that which ran the agent, or
-// one that asks when the agent is gone.
+// installs tells whether a system that asks again is what the boot installed: another one than that which ran the
+// agent, or one that asks when the agent is gone.
 func (b *bootRecord) installs(m *machine, e *boot.Event) bool {
-	f, vendor := &b.facts, text(e, boot.VendorClass, maxName)
-	if f.systemAt == 0 {
-		f.systemAt, f.system = e.At, vendor
-		return false
-	}
+	f := &b.facts
 	const beside = 2 * aSecond
 	gone := f.agent.finished != 0 && f.agent.streams == 0 && e.At-f.agent.finished > beside
 	unseen := m.nat.IsValid() && e.At-f.systemAt > aMinute // what it loads is not known to be its own
-	return gone || vendor != f.system && (f.agent.worked || f.agent.reported || unseen)
+	return gone || text(e, boot.VendorClass, maxName) != f.system && (f.agent.worked || f.agent.reported || unseen)
 }
 
 // beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.

@@ -115,7 +115,8 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		return false
 	}
 	before, old := b.state, b.cause
-	done := b.facts.fromDisk || b.booted(now) || j.succeeded(m, b, now)
+	j.noteSuccess(m, b, now)
+	done := b.facts.fromDisk || b.booted(now)
 	var r *rule
 	var cause *Cause
 	// A cause is looked for where a boot is done, too, if it only seems so: by what another machine behind the same
@@ -178,8 +179,8 @@ func (m *machine) installed() bool {
 	return len(m.boots) > 1 && m.boots[len(m.boots)-2].state == Booted
 }
 
-// booted tells whether the agent of a boot has done its work: its connection ended, in order or because the machine was
-// switched off, restarted, or started another kernel.
+// booted tells whether a boot's work is done, or its agent's: the agent's connection ended, in order or because the
+// machine was switched off, restarted, or started another kernel.
 func (b *bootRecord) booted(now int64) bool {
 	a := &b.facts.agent
 	switch {
@@ -194,10 +195,10 @@ func (b *bootRecord) booted(now int64) bool {
 	}
 }
 
-// succeeded tells whether the machine's Workflow succeeded in this boot.
-func (j *Journal) succeeded(m *machine, b *bootRecord, now int64) bool {
+// noteSuccess notes whether the machine's Workflow succeeded in this boot.
+func (j *Journal) noteSuccess(m *machine, b *bootRecord, now int64) {
 	if j.options.Hardware == nil || b.workDone {
-		return b.workDone
+		return
 	}
 	switch w := j.workflowOf(m); {
 	case !w.is("SUCCESS"):
@@ -208,7 +209,6 @@ func (j *Journal) succeeded(m *machine, b *bootRecord, now int64) bool {
 	default:
 		b.workDone = now-b.succeededAt >= int64(successWait)
 	}
-	return b.workDone
 }
 
 // workflowOf is the Workflow that names a machine by any of its MACs; nil if there is none.

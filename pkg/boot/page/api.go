@@ -48,7 +48,7 @@ func filtered(next func(http.ResponseWriter, *http.Request, Filter)) http.Handle
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 	snap := s.look.snapshot()
 	sources := s.options.Sources()
-	if s.known(w, r, snap.version, sources) {
+	if s.answerKnown(w, r, snap.version, sources) {
 		return
 	}
 	counts, found := count(snap, f)
@@ -80,9 +80,9 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 	_, _ = st.flush()
 }
 
-// known gives an answer its ETag, made of all that it depends on besides its URL, and reports whether the client has
-// that answer already: it has been told so then.
-func (s *Server) known(w http.ResponseWriter, r *http.Request, depends ...any) bool {
+// answerKnown gives an answer its ETag, made of all that it depends on besides its URL. It is true where the client has
+// that answer already, and is told so.
+func (s *Server) answerKnown(w http.ResponseWriter, r *http.Request, depends ...any) bool {
 	sum := fnv.New64a()
 	fmt.Fprint(sum, s.begun, depends)
 	tag := fmt.Sprintf(`"%x"`, sum.Sum64())
@@ -108,7 +108,7 @@ func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request, _ Filter) 
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	if s.known(w, r, string(answer)) {
+	if s.answerKnown(w, r, string(answer)) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -98,21 +98,21 @@ func (r *Reporter) Changed(c journal.Change) {
 		seconds := c.Step.End.Sub(c.Step.Begin).Seconds()
 		r.steps.WithLabelValues(string(c.Step.Step), string(c.Step.Result)).Inc()
 		r.seconds.WithLabelValues(string(c.Step.Step)).Observe(seconds)
-		if r.mayLog(c.At) {
+		if r.takeLine(c.At) {
 			r.about(c).Info("boot step", "step", c.Step.Step, "result", c.Step.Result, "seconds", seconds,
 				"from", clean(c.Step.From), "text", clean(c.Step.Text))
 		}
 	case journal.CauseChanged:
 		if cause := c.Boot.Cause; c.Boot.IsStuck() {
 			r.stuck.WithLabelValues(string(c.Boot.At), cause.Name).Inc()
-			if r.mayLog(c.At) {
+			if r.takeLine(c.At) {
 				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", cause.Name,
 					"text", clean(cause.Text), "remedy", clean(cause.Remedy))
 			}
 		}
 	case journal.BootEnded:
 		r.boots.WithLabelValues(string(c.Boot.State)).Inc()
-		if r.mayLog(c.At) {
+		if r.takeLine(c.At) {
 			r.about(c).Info("boot ended", "step", c.Boot.At, "state", c.Boot.State,
 				"seconds", c.Boot.End.Sub(c.Boot.Begin).Seconds())
 		}
@@ -120,8 +120,8 @@ func (r *Reporter) Changed(c journal.Change) {
 	}
 }
 
-// mayLog tells whether a line may be written now, and at times logs how many were left out.
-func (r *Reporter) mayLog(now time.Time) bool {
+// takeLine takes room in the log for a line, false where there is none, and at times logs how many were left out.
+func (r *Reporter) takeLine(now time.Time) bool {
 	if !r.lines.AllowN(now, 1) {
 		r.leftOut++
 		r.unlogged.Inc()

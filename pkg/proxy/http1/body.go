@@ -133,15 +133,6 @@ func (y *body) takeLine() error {
 	return nil
 }
 
-// end is called at the end of the connection. It is false where that is not the end of the body too, but an error.
-func (y *body) end() bool {
-	if y.framing != byEnd {
-		return false
-	}
-	y.whole = true
-	return true
-}
-
 // frame puts a frame around data for the client. There must be room for it in the buffer, before the data and behind.
 func (y *body) frame(buffer []byte, from, n int) []byte {
 	if !y.toChunks || n == 0 {

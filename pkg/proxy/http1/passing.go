@@ -91,10 +91,11 @@ func (c *Conn) receive() state {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return receiving
-	case n == 0 && (err != nil || sock.Ended(u.fd) != nil || !x.body.end()):
+	case n == 0 && (err != nil || sock.Ended(u.fd) != nil || x.body.framing != byEnd):
 		x.broken = cmp.Or(os.NewSyscallError("read", err), io.ErrUnexpectedEOF)
 		return c.end(x.broken)
 	}
+	x.body.whole = n == 0 // the end of the connection is the body's
 	data, broken := x.body.take(buffer[frameBefore:][:n])
 	x.payload += int64(len(data))
 	x.rationLeft -= len(data)

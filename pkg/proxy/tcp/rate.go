@@ -13,9 +13,9 @@ func (s *side) piece(n int) int {
 	return int(s.session.settings.Shaper.Piece(int64(n)))
 }
 
-// granted asks the route's rate for what was read. It reports whether that may be written at once; if not, resume is
-// called later.
-func (s *side) granted() bool {
+// askForShare asks the route's rate for what was read. It reports whether that may be written at once; if not, resume
+// is called later.
+func (s *side) askForShare() bool {
 	if !s.unasked || !s.shaped() {
 		return true
 	}

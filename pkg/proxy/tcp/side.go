@@ -195,7 +195,7 @@ func (s *side) take() (n, most int, err error) {
 // give writes what was read. It reports whether all is written; if not, resume is called later.
 func (s *side) give() (done bool) {
 	x, to := s.session, s.other()
-	if !s.granted() {
+	if !s.askForShare() {
 		return s.wait(share)
 	}
 	for len(s.rest) > 0 || s.pipe != nil && s.pipe.Held > 0 {

@@ -214,49 +214,49 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 // begins another transfer.
 func (h *handler) repeatedToServed(w *worker, s *session) bool {
 	t := &s.State
-	r := t.served
+	x := t.served
 	if t.ended {
 		return false
 	}
-	if !t.answered || r.busy || t.allowance.holding {
+	if !t.answered || x.busy || t.allowance.holding {
 		return true
 	}
-	if action, ok := r.Repeated(w.Now()); ok {
+	if action, ok := x.RepeatFirst(w.Now()); ok {
 		h.act(w, s, action)
 		return true
 	}
 	// The first one may be the network's duplicate, and is left out: a client that began anew asks again.
-	if r.duplicated || r.Restarts(w.Now()) {
+	if x.duplicated || x.Restarts(w.Now()) {
 		return false
 	}
-	r.duplicated = true
+	x.duplicated = true
 	return true
 }
 
 // Due repeats what a client has not acknowledged.
 func (h *handler) Due(w *worker, s *session) {
-	if r := s.State.served; r != nil && !s.State.ended && !r.busy && !s.State.allowance.holding {
-		h.act(w, s, r.Timeout(w.Now()))
+	if x := s.State.served; x != nil && !s.State.ended && !x.busy && !s.State.allowance.holding {
+		h.act(w, s, x.Timeout(w.Now()))
 	}
 }
 
 // act does what the state machine of a transfer says.
 func (h *handler) act(w *worker, s *session, action serve.Action) {
 	t := &s.State
-	r := t.served
-	if more := r.Resent - t.Resent; more > 0 {
+	x := t.served
+	if more := x.Resent - t.Resent; more > 0 {
 		h.meters.retransmits.Add(float64(more))
-		t.Resent = r.Resent
+		t.Resent = x.Resent
 	}
-	t.acked = r.Acked()
+	t.acked = x.Acked()
 	switch action {
 	case serve.SendOACK:
-		w.Reply(s, r.OACK)
-		h.meters.traffic.Passed(datagram.FromServer, len(r.OACK))
+		w.Reply(s, x.OACK)
+		h.meters.traffic.Passed(datagram.FromServer, len(x.OACK))
 	case serve.SendData:
-		r.next, r.until = r.Span()
-		r.part, r.late = nil, false
-		if !h.granted(w, s) {
+		x.next, x.until = x.Span()
+		x.part, x.late = nil, false
+		if !h.askForBlocks(w, s) {
 			return
 		}
 		h.send(w, s)
@@ -268,26 +268,26 @@ func (h *handler) act(w *worker, s *session, action serve.Action) {
 		w.CloseSession(s)
 		return
 	}
-	w.CallAt(s, r.Due())
+	w.CallAt(s, x.Due())
 }
 
 // send sends the blocks that are to be sent now.
 func (h *handler) send(w *worker, s *session) {
 	t := &s.State
-	r := t.served
-	size, length := r.file.Size(), int64(r.BlockSize)
+	x := t.served
+	size, length := x.file.Size(), int64(x.BlockSize)
 	buffer := parts.Get().(*[partSize]byte)
 	defer parts.Put(buffer)
-	for r.next <= r.until {
-		offset := int64(r.next-1) * length
-		blocks := min(int64(r.until-r.next)+1, max(partSize/length, 1))
-		part := r.part
+	for x.next <= x.until {
+		offset := int64(x.next-1) * length
+		blocks := min(int64(x.until-x.next)+1, max(partSize/length, 1))
+		part := x.part
 		if part == nil {
 			part = buffer[:min(blocks*length, size-offset)]
-			if err := r.file.Read(part, offset); errors.Is(err, bootfile.ErrWait) {
-				r.late = true
+			if err := x.file.Read(part, offset); errors.Is(err, bootfile.ErrWait) {
+				x.late = true
 				h.load(w, s, make([]byte, len(part)), offset, func(part []byte) {
-					r.part = part
+					x.part = part
 					h.send(w, s)
 				})
 				return
@@ -296,35 +296,35 @@ func (h *handler) send(w *worker, s *session) {
 				return
 			}
 		}
-		r.part = nil
+		x.part = nil
 		for range blocks {
 			data := part[:min(length, int64(len(part)))]
 			part = part[len(data):]
 			var head [headerSize]byte
 			binary.BigEndian.PutUint16(head[:], opData)
-			binary.BigEndian.PutUint16(head[2:], uint16(r.next))
+			binary.BigEndian.PutUint16(head[2:], uint16(x.next))
 			w.Reply(s, head[:], data)
 			h.meters.traffic.Passed(datagram.FromServer, headerSize+len(data))
 			t.allowance.bytes -= int64(len(data))
-			r.next++
+			x.next++
 		}
 	}
-	t.high = max(t.high, r.until)
+	t.high = max(t.high, x.until)
 	t.Bytes = min(t.high*uint64(length), uint64(size))
-	if r.late {
-		r.Delayed(w.Now())
+	if x.late {
+		x.Delayed(w.Now())
 	}
-	w.CallAt(s, r.Due())
+	w.CallAt(s, x.Due())
 }
 
-// granted asks the shaper for the blocks that are to be sent, and reports false where they are sent later.
-func (h *handler) granted(w *worker, s *session) bool {
-	r, a := s.State.served, &s.State.allowance
+// askForBlocks asks the shaper for the blocks that are to be sent, and reports false where they are sent later.
+func (h *handler) askForBlocks(w *worker, s *session) bool {
+	x, a := s.State.served, &s.State.allowance
 	a.bytes = 0
 	if !h.config.Shaper.On() {
 		return true
 	}
-	a.wanted = min(int64(r.until-r.next+1)*int64(r.BlockSize), r.file.Size()-int64(r.next-1)*int64(r.BlockSize))
+	a.wanted = min(int64(x.until-x.next+1)*int64(x.BlockSize), x.file.Size()-int64(x.next-1)*int64(x.BlockSize))
 	if a.wanted <= 0 {
 		return true
 	}
@@ -332,7 +332,7 @@ func (h *handler) granted(w *worker, s *session) bool {
 	a.waiter.Ready = func() {
 		w.Do(func() {
 			if a.holding { // else the transfer has ended
-				a.holding, r.late = false, true
+				a.holding, x.late = false, true
 				h.send(w, s)
 			}
 		})

@@ -20,9 +20,9 @@ type frontLoop struct {
 }
 
 func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
-	for _, l := range loops {
-		in := &frontLoop{front: f, loop: l, engine: http1.New(l)}
-		in.acceptor = sock.NewAcceptor(l, f.connections.socket, in)
+	for _, each := range loops {
+		in := &frontLoop{front: f, loop: each, engine: http1.New(each)}
+		in.acceptor = sock.NewAcceptor(each, f.connections.socket, in)
 		made = append(made, in)
 	}
 	return made

@@ -98,7 +98,7 @@ func (l *connections) reap() {
 // unread is what a client has sent and no request has taken: a header that is not whole, or bodies in HTTP/2.
 type unread struct {
 	bytes   atomic.Int64
-	charged int64        // for whoever reads
+	charged int64        // belongs to the goroutine that reads
 	busy    atomic.Int32 // requests of HTTP/1.1 under way: what is read then is a body, as it is asked for
 	faded   time.Time    // when a multiplexed connection's bytes were last halved
 

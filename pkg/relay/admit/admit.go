@@ -114,9 +114,9 @@ func NewGate(limit Limit) *Gate {
 // identity, which are always new.
 func (g *Gate) Served(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }
 
-// Again tells whether a tag was noted half a second ago or earlier, and notes it. The caller asks about requests that
-// are over their client's limit.
-func (g *Gate) Again(tag uint64, now int64) bool {
+// NoteRepeat notes a tag, and reports whether it was noted half a second ago or earlier. The caller asks about requests
+// that are over their client's limit.
+func (g *Gate) NoteRepeat(tag uint64, now int64) bool {
 	e, isNew := g.asked.put(tag, now)
 	if isNew || e.age(now) < apart {
 		return false

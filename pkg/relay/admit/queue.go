@@ -99,7 +99,7 @@ func (q *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refuse
 	// Somebody who forges a served machine's chaddr uses up its allowance, with another transaction each time. The
 	// machine repeats its own, and has a second allowance for that.
 	if refused == Client && served &&
-		q.gate.Again(maphash.Comparable(q.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
+		q.gate.NoteRepeat(maphash.Comparable(q.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
 		q.limits.Repeats(a, served, now) {
 		refused = Admitted
 	}

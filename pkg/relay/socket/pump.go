@@ -59,7 +59,7 @@ func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 // when the socket failed. Go's poller calls it, with the descriptor of an epoll that watches the socket
 // (see Socket).
 func (p *pump) poll(epoll uintptr) (failed bool) {
-	if p.drain() || !p.begin() {
+	if p.drain() || !p.occupy() {
 		return p.failed != nil
 	}
 	// Starting a goroutine makes sure that a thread waits for Go's poller: until now that may have been this thread.
@@ -83,15 +83,15 @@ func (p *pump) drain() (failed bool) {
 	for n := mmsg.Batch; n == mmsg.Batch; {
 		var errno unix.Errno
 		if n, errno = p.in.Receive(p.fd, mmsg.Batch, unix.MSG_DONTWAIT); errno != 0 {
-			return p.ended(errno)
+			return p.noteError(errno)
 		}
 		p.handle(n)
 	}
 	return false
 }
 
-// begin tells whether to wait in the kernel from now on: batches come often, and another processor is left.
-func (p *pump) begin() bool {
+// occupy takes a processor to wait in the kernel with; false where batches do not come often, or no other is left.
+func (p *pump) occupy() bool {
 	p.batches++
 	now := time.Now()
 	polled := now.Sub(p.since)
@@ -116,15 +116,15 @@ func (p *pump) block() {
 	for !p.stopped.Load() {
 		n, errno := p.in.Receive(p.fd, mmsg.Batch, unix.MSG_WAITFORONE)
 		if errno != 0 {
-			p.ended(errno)
+			p.noteError(errno)
 			return
 		}
 		p.handle(n)
 	}
 }
 
-// ended notes the error of a socket that has failed, and tells whether it has.
-func (p *pump) ended(errno unix.Errno) (failed bool) {
+// noteError notes the error of a receive, where it means that the socket has failed.
+func (p *pump) noteError(errno unix.Errno) (failed bool) {
 	if errno == unix.EAGAIN || errno == unix.EINTR {
 		return false
 	}

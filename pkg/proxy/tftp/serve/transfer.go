@@ -178,9 +178,9 @@ func (t *Transfer) Timeout(now time.Time) Action {
 	return t.again(now)
 }
 
-// Repeated sends the first answer again, to a client that repeats its request. It reports false where the client had
+// RepeatFirst sends the first answer again, to a client that repeats its request. It reports false where the client had
 // the answer.
-func (t *Transfer) Repeated(now time.Time) (Action, bool) {
+func (t *Transfer) RepeatFirst(now time.Time) (Action, bool) {
 	if t.acknowledged {
 		return Nothing, false
 	}

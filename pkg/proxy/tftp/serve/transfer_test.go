@@ -213,7 +213,7 @@ func TestTransfer(t *testing.T) {
 				case "ack":
 					action, _ = x.ACK(uint16(n), now)
 				case "request":
-					action, known = x.Repeated(now)
+					action, known = x.RepeatFirst(now)
 				case "due":
 					line = fmt.Sprintf("%d due", x.Due().Sub(start).Milliseconds())
 					action = x.Timeout(now)
