@@ -24,7 +24,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Done     Outcome = iota // it ended in order, with an error or without: see Code. Before the end: no other is known
+	Done     Outcome = iota // it ended in order, with an error or without: see Code; the zero value, also before the end
 	Began                   // it goes on; what takes long is recorded at its beginning and on its way, too
 	Torn                    // it ended before all of it was there
 	Refused                 // this proxy refused it

@@ -52,7 +52,7 @@ var traits4 = traits{
 	serverPort: serverPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
 	headroom: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
-	replyByte: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
+	replyByte: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: typeNames(dhcp.Type(dhcp.NumTypes)),
 	own: [2]counter{
 		omitted: {
 			name: "_option82_omitted_total",
@@ -65,8 +65,8 @@ var traits4 = traits{
 	},
 }
 
-// names are those of message types below a number.
-func names[T interface {
+// typeNames are those of message types below a number.
+func typeNames[T interface {
 	~uint8
 	String() string
 }](n T) (all []string) {

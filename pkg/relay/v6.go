@@ -40,7 +40,7 @@ var traits6 = traits{
 	// An interface without IPv6 listens to neither by itself.
 	groups:           []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
 	listenerHeadroom: headroom6, headroom: headroom6, headers: frame.HeaderLen6, ipAndUDP: ipAndUDP6,
-	replyByte: byte(dhcp6.RelayReply), noSource: NoServer, kinds: names(dhcp6.Type(dhcp6.NumTypes)),
+	replyByte: byte(dhcp6.RelayReply), noSource: NoServer, kinds: typeNames(dhcp6.Type(dhcp6.NumTypes)),
 	own: [2]counter{
 		omitted: {
 			name: "_options_omitted_total",
@@ -250,9 +250,9 @@ type client6 struct {
 	sender   [16]byte
 }
 
-// namesOf returns the tags of a client: that of its MAC address and that of its DUID, or that of the DUID alone where
+// tagsOf returns the tags of a client: that of its MAC address and that of its DUID, or that of the DUID alone where
 // there is no MAC address. The tag of a client that shows neither is zero.
-func (r *Relay) namesOf(a *arrival, owner frame.MAC, duid uint64) (tag, also uint64) {
+func (r *Relay) tagsOf(a *arrival, owner frame.MAC, duid uint64) (tag, also uint64) {
 	c := client6{mac: owner, listener: a.listener}
 	if a.relayed {
 		c.sender = a.source.ip

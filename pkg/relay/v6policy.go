@@ -47,7 +47,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	if around != nil {
 		owner, _ = around.ClientLinkAddr()
 	}
-	tag, also := r.namesOf(a, owner, k.id)
+	tag, also := r.tagsOf(a, owner, k.id)
 	a.client, a.firmware = tag, isFirmware6(inner)
 	q := r.queue(a.listener, netip.Addr{})
 	place, drop := q.decide(&admit.Asker{

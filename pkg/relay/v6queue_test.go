@@ -121,7 +121,7 @@ func TestServedMachineIsNotHeldBack6(t *testing.T) {
 // MAC address each. The machine is heard when it repeats its own.
 func TestForgedDUIDDoesNotLockOut(t *testing.T) {
 	b := newBench6(t, func(c *Config) { c.ClientRate = 10 })
-	tag, _ := b.namesOf(&b.heard, clientMAC, 0)
+	tag, _ := b.tagsOf(&b.heard, clientMAC, 0)
 	b.queue(0, netip.Addr{}).Answered(tag, admit.Granted, true, 1)
 	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
 	ask := func(n uint32, mac bool) Drop {

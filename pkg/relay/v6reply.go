@@ -49,11 +49,11 @@ func (w *worker) reply6(
 	case !found:
 		return r.unsolicited(m, from, now)
 	}
-	if o.link != m.Link() || !r.names(m, o.listener) {
+	if o.link != m.Link() || !r.isForListener(m, o.listener) {
 		return WrongLink
 	}
-	_, waited, first, _, within := r.pending.MatchReply(k, senderOf(from), now)
-	if !within {
+	_, waited, first, _, mayPass := r.pending.MatchReply(k, senderOf(from), now)
+	if !mayPass {
 		return r.repeated(m, from, now)
 	}
 	out.waited, out.found = waited, true
@@ -93,7 +93,7 @@ func (w *worker) vouch6(
 	}
 	if !m.Inner().IsRelay() { // for a client, the token has its MAC address
 		signed.owner = signed.mac
-		signed.client, _ = r.namesOf(&arrival{listener: signed.listener}, signed.owner, k.id)
+		signed.client, _ = r.tagsOf(&arrival{listener: signed.listener}, signed.owner, k.id)
 	}
 	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
 	r.pending.RememberAnswered(*k, signed, now)
@@ -106,9 +106,9 @@ func fromClient(t dhcp6.Type) bool {
 	return t <= dhcp6.DHCPv4Query && !t.FromServer()
 }
 
-// names tells whether the Interface-Id of a reply, if it has one, names a listener. The server has to repeat it (RFC
-// 9915 section 21.18); without one the pending request tells where the reply goes. Behind the name is the token.
-func (r *Relay) names(m dhcp6.Message, listener int16) bool {
+// isForListener tells whether the Interface-Id of a reply, if it has one, names a listener. The server has to repeat it
+// (RFC 9915 section 21.18); without one the pending request tells where the reply goes. Behind the name is the token.
+func (r *Relay) isForListener(m dhcp6.Message, listener int16) bool {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {
 		return true
@@ -164,7 +164,7 @@ func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, targets *
 		open := v.Opened()
 		switch {
 		case open == nil:
-		case named && r.names(m, o.listener), !named && open.Info.address == o.link && o.link != [16]byte{}:
+		case named && r.isForListener(m, o.listener), !named && open.Info.address == o.link && o.link != [16]byte{}:
 			return o, None
 		}
 	}
@@ -178,7 +178,7 @@ func (r *Relay) byUnicast(m dhcp6.Message, named bool) bool {
 		return false
 	}
 	if named {
-		return r.names(m, unicast)
+		return r.isForListener(m, unicast)
 	}
 	return m.Link() == [16]byte{}
 }

@@ -36,14 +36,14 @@ func (j *Journal) judge(c *clues) (best *rule, others []doubt) {
 		at := slices.IndexFunc(r.unless, func(o objection) bool { return o.is(c) })
 		switch {
 		case at >= 0:
-			others = append(others, doubt{r, r.unless[at].says, r.unless[at].leaves})
+			others = append(others, doubt{rule: r, against: r.unless[at].says, open: r.unless[at].leaves})
 		case best == nil:
 			best = r
 		case r.support > best.support:
-			others = append(others, doubt{best, less, false})
+			others = append(others, doubt{rule: best, against: less})
 			best = r
 		default:
-			others = append(others, doubt{r, less, false})
+			others = append(others, doubt{rule: r, against: less})
 		}
 	}
 	return best, others

@@ -75,7 +75,7 @@ type File interface {
 	Size() int64
 	// InMemory is how many bytes of the body from an offset on are in memory, without waiting.
 	InMemory(offset int64) (int64, error)
-	// Load waits until the bytes at an offset are in memory, or until stop is closed, if it does not yet read them then.
+	// Load waits until the bytes at an offset are in memory. stop ends the wait for its turn, not a read that has begun.
 	// A goroutine calls it; the engine calls nothing else of the file meanwhile.
 	Load(offset int64, stop <-chan struct{}) error
 	// Send sends n bytes from an offset on to a socket, or as many as the socket takes now; EAGAIN if it takes none, and

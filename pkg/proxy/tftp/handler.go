@@ -111,7 +111,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	ready := h.files.Ready() // before the file is looked for
 	repeats := s != nil && s.State.repeats(d.Data)
 	if repeats && s.State.answered {
-		s.State.unsure = !ready
+		s.State.filesAwaited = !ready
 		return h.repeat(w, s, d)
 	}
 	// It is new; or repeated since no endpoint has answered: the file may have come by now.
@@ -119,7 +119,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		return drop
 	}
 	if repeats {
-		s.State.unsure = !ready
+		s.State.filesAwaited = !ready
 		return h.repeat(w, s, d)
 	}
 	opened, drop, err := w.Open(d)
@@ -128,7 +128,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		return drop
 	}
 	h.begin(w, opened, d, r)
-	opened.State.unsure = !ready
+	opened.State.filesAwaited = !ready
 	if err := opened.Send(d.Data, opened.Endpoint); err != nil {
 		h.troubleLines.Warn("request not sent", func() []any {
 			return []any{"endpoint", opened.Endpoint.AddrPort, "error", err}
@@ -217,7 +217,7 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
 	}
-	if op == opError && !t.answered && t.unsure {
+	if op == opError && !t.answered && t.filesAwaited {
 		return DropNotReady // the file may be one of ours, and firmware takes an ERROR for final
 	}
 	if !t.answered {

@@ -21,12 +21,12 @@ type transfer struct {
 	recordedAt       time.Time // when it was recorded how far it got
 	requestedAt      time.Time // when the present endpoint got the request
 
-	server   datagram.Peer // the server's TID, once it has answered
-	unsure   bool          // boot files were awaited when the request was passed on: the file may be one of them
-	answered bool
-	reacted  bool // the client has reacted to an answer
-	oacked   bool // the server has answered with an OACK
-	agreed   negotiated
+	server       datagram.Peer // the server's TID, once it has answered
+	filesAwaited bool          // boot files were awaited when the request was passed on: the file may be one of them
+	answered     bool
+	reacted      bool // the client has reacted to an answer
+	oacked       bool // the server has answered with an OACK
+	agreed       negotiated
 
 	high     uint64 // the highest block sent, unwrapped; Bytes is the payload up to it
 	acked    uint64 // the highest of them that was acknowledged

@@ -164,8 +164,8 @@ func copyBody(w io.Writer, body io.Reader, flush func() error) error {
 	for {
 		n, err := body.Read(buffer[:])
 		if n > 0 {
-			if _, err := w.Write(buffer[:n]); err != nil {
-				return err
+			if _, failed := w.Write(buffer[:n]); failed != nil {
+				return failed
 			}
 			if err == nil {
 				_ = flush()
