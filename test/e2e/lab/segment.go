@@ -102,6 +102,34 @@ func (l *Lab) Lose(of10000 uint32) error {
 	return nil
 }
 
+// Lost is how many packets were lost since Lose.
+func (l *Lab) Lost() (uint64, error) {
+	var lost uint64
+	err := l.Do(RoleLAN, func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table := &nftables.Table{Family: nftables.TableFamilyBridge, Name: "loss"}
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: "forward", Table: table})
+		if err != nil {
+			return err
+		}
+		for _, rule := range rules {
+			for _, e := range rule.Exprs {
+				if counter, ok := e.(*expr.Counter); ok {
+					lost += counter.Packets
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("failed to count lost packets: %w", err)
+	}
+	return lost, nil
+}
+
 // hardware runs the server that plays the Kubernetes API.
 func (l *Lab) hardware() (Process, func(context.Context) error, error) {
 	path := filepath.Join(l.opts.RunDir, "hardware.json")

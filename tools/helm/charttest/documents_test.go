@@ -192,7 +192,7 @@ func TestCommandsOfDocumentsExist(t *testing.T) {
 				}
 			case words[0] == "helm":
 				verb := words[1:2]
-				if words[1] == "get" {
+				if words[1] == "get" || words[1] == "show" {
 					verb = words[1:3]
 				}
 				usage := told(append([]string{tool(t, "helm")}, verb...)...)
