@@ -129,7 +129,11 @@ func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route
 			Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
 		},
 		{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
-		{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69)},
+		{
+			// Before 0.22 the loaders are at /ipxe/, and Smee goes by the last part of the path.
+			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
+			TFTP: TFTPOptions{Loaders: ":7171/ipxe/binary/"},
+		},
 		{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
 		{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
 		files,
