@@ -98,7 +98,7 @@ type Event struct {
 }
 
 // SetText sets a text, cut to most bytes and to the room that is left. Texts are set once each, in the order of Field:
-// a text that comes after a later one is left out.
+// a text whose Field is before one that was set already is left out.
 func SetText[T string | []byte](e *Event, f Field, most int, text T) {
 	begin := e.ends[f]
 	if e.ends[fields-1] != begin {

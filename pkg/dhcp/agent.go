@@ -188,9 +188,14 @@ func (m Message) JoinOption82(value []byte, limit int) (Message, bool) {
 }
 
 // StripSubs removes the sub-options of a relay agent that had joined them to those of another one: of each option 82
-// the last one of each code, if the checksum of these is sum ([SumSubs]); 0 stands for any. An option 82 that repeats
-// the first one is removed as well, and so is one that is empty then.
-func (m Message) StripSubs(subs Subs, sum uint32) Message {
+// the last one of each code. An option 82 that repeats the first one is removed as well, and so is one that is empty
+// then.
+func (m Message) StripSubs(subs Subs) Message { return m.stripSubs(subs, 0, true) }
+
+// StripSubsOfSum is StripSubs for those options 82 in which the sub-options' checksum is sum ([SumSubs]).
+func (m Message) StripSubsOfSum(subs Subs, sum uint32) Message { return m.stripSubs(subs, sum, false) }
+
+func (m Message) stripSubs(subs Subs, sum uint32, anySum bool) Message {
 	first := -1
 	for i := offFirst; m.HasOptions(); {
 		code, agent, after, ok := m.next(i)
@@ -201,7 +206,7 @@ func (m Message) StripSubs(subs Subs, sum uint32) Message {
 		if code != OptionAgent {
 			continue
 		}
-		if sum == 0 || lastSubs(agent, subs) == sum {
+		if anySum || lastSubs(agent, subs) == sum {
 			for _, code := range subCodes {
 				if from, n := lastSub(agent, code); n > 0 && subs.Has(code) {
 					at := after - len(agent)

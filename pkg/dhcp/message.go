@@ -72,7 +72,7 @@ var faultNames = [...]string{"ok", "short-message", "bad-op", "bad-hlen"}
 func (f Fault) String() string { return faultNames[f] }
 
 // Message is a DHCP message as received: the payload of a UDP datagram. Its methods other than Check need a
-// message that Check found good.
+// message that Check found good; Option and Type find nothing in a shorter one.
 type Message []byte
 
 // Check looks for what no relay can handle. A message without options (no cookie, or that of another vendor: BOOTP, RFC
@@ -158,9 +158,9 @@ func (m Message) File() []byte {
 	return file
 }
 
-// Relayed counts this relay agent and, where the message has none, makes it the one that the server answers to
+// StampRelay counts this relay agent and, where the message has none, makes it the one that the server answers to
 // (RFC 1542 section 4.1.1). The caller has checked the hop limit.
-func (m Message) Relayed(giaddr [4]byte) {
+func (m Message) StampRelay(giaddr [4]byte) {
 	m[offHops]++
 	if m.Giaddr() == ([4]byte{}) {
 		m.SetGiaddr(giaddr)

@@ -120,12 +120,12 @@ func TestRelayedChangesHopsAndGiaddrOnly(t *testing.T) {
 	want := bytes.Clone(m)
 	want[offHops]++
 	copy(want[offGiaddr:], us[:])
-	m.Relayed(us)
+	m.StampRelay(us)
 	if diff := cmp.Diff(want, []byte(m)); diff != "" {
 		t.Errorf("first relay (-want +got):\n%s", diff)
 	}
 	want[offHops]++
-	m.Relayed(them)
+	m.StampRelay(them)
 	if diff := cmp.Diff(want, []byte(m)); diff != "" {
 		t.Errorf("second relay changes giaddr (-want +got):\n%s", diff)
 	}
@@ -160,7 +160,7 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		_, _, _, _ = m.Type().String(), m.File(), m.HasOptions(), m.Broadcast()
-		m.Relayed([4]byte{10, 0, 0, 1})
+		m.StampRelay([4]byte{10, 0, 0, 1})
 		for i := range b {
 			if i != offHops && (i < offGiaddr || i >= offGiaddr+4) && m[i] != b[i] {
 				t.Fatalf("byte %d changed", i)
@@ -193,7 +193,7 @@ func BenchmarkEdit(b *testing.B) {
 		if m.Check() != OK || m.Type() != Discover {
 			b.Fatal("not a discover")
 		}
-		m.Relayed(giaddr)
+		m.StampRelay(giaddr)
 		Pad(m)
 	}
 }

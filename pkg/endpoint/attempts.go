@@ -5,12 +5,12 @@ import (
 	"net/netip"
 )
 
-// Outcome is how an attempt with an endpoint went.
-type Outcome int
+// Result is how an attempt with an endpoint went.
+type Result int
 
 const (
 	// Taken is a request, or a connection, that the endpoint has taken: it stays acquired.
-	Taken Outcome = iota
+	Taken Result = iota
 	// Unseen is one that the endpoint has seen nothing of, by its own fault: another endpoint may be tried.
 	Unseen
 	// Failed is one that the endpoint has seen something of, and failed: no other may get it.
@@ -54,7 +54,7 @@ func (a *Attempts) Next() (*Endpoint, error) {
 }
 
 // Done ends the attempt under way. The endpoint that has taken it stays acquired.
-func (a *Attempts) Done(how Outcome, err error) {
+func (a *Attempts) Done(how Result, err error) {
 	e := a.at
 	a.at = nil
 	if how == Taken {
@@ -72,7 +72,7 @@ func (a *Attempts) Done(how Outcome, err error) {
 
 // Try makes attempts by a function.
 func (p *Pool) Try(
-	client netip.Addr, most int, attempt func(e *Endpoint, tried int) (Outcome, error),
+	client netip.Addr, most int, attempt func(e *Endpoint, tried int) (Result, error),
 ) (*Endpoint, error) {
 	a := p.Attempts(client, most)
 	for {

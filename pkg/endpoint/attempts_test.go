@@ -12,19 +12,19 @@ import (
 func TestTry(t *testing.T) {
 	failure := errors.New("failure")
 	for name, test := range map[string]struct {
-		outcomes []Outcome // of the attempts, in order
+		outcomes []Result // of the attempts, in order
 		most     int
 		tried    int
 		blamed   uint64
 		taken    bool
 	}{
-		"taken":                 {[]Outcome{Taken}, 3, 1, 0, true},
-		"taken by the second":   {[]Outcome{Unseen, Taken}, 3, 2, 1, true},
-		"all refuse":            {[]Outcome{Unseen, Unseen, Unseen}, 9, 3, 3, false},
-		"most refuse":           {[]Outcome{Unseen, Unseen, Unseen}, 2, 2, 2, false},
-		"fails on the way":      {[]Outcome{Failed, Taken}, 3, 1, 1, false},
-		"spoiled":               {[]Outcome{NotItsFault, Taken}, 3, 1, 0, false},
-		"refused, then spoiled": {[]Outcome{Unseen, NotItsFault, Taken}, 3, 2, 1, false},
+		"taken":                 {[]Result{Taken}, 3, 1, 0, true},
+		"taken by the second":   {[]Result{Unseen, Taken}, 3, 2, 1, true},
+		"all refuse":            {[]Result{Unseen, Unseen, Unseen}, 9, 3, 3, false},
+		"most refuse":           {[]Result{Unseen, Unseen, Unseen}, 2, 2, 2, false},
+		"fails on the way":      {[]Result{Failed, Taken}, 3, 1, 1, false},
+		"spoiled":               {[]Result{NotItsFault, Taken}, 3, 1, 0, false},
+		"refused, then spoiled": {[]Result{Unseen, NotItsFault, Taken}, 3, 2, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPool(Config{Route: "r", Sources: []Source{Fixed(
@@ -32,7 +32,7 @@ func TestTry(t *testing.T) {
 			)}})
 			client := netip.MustParseAddr("198.51.100.1")
 			seen := map[netip.AddrPort]bool{}
-			e, err := p.Try(client, test.most, func(e *Endpoint, tried int) (Outcome, error) {
+			e, err := p.Try(client, test.most, func(e *Endpoint, tried int) (Result, error) {
 				if tried != len(seen) || seen[e.Addr] {
 					t.Errorf("attempt %d is with %s, after %v", tried, e.Addr, seen)
 				}
@@ -58,7 +58,7 @@ func TestTry(t *testing.T) {
 			}
 		})
 	}
-	_, err := NewPool(Config{Route: "r"}).Try(netip.MustParseAddr("198.51.100.1"), 3, func(*Endpoint, int) (Outcome, error) {
+	_, err := NewPool(Config{Route: "r"}).Try(netip.MustParseAddr("198.51.100.1"), 3, func(*Endpoint, int) (Result, error) {
 		t.Error("an endpoint of none is tried")
 		return Taken, nil
 	})

@@ -44,14 +44,14 @@ func (w *worker) tellRequest(a *arrival, targets *server.Targets, now int64, dro
 	if !ok {
 		return
 	}
-	server := netip.AddrPort{}
+	endpoint := netip.AddrPort{}
 	switch {
 	case s.fromServer:
-		server = a.source.addrPort()
+		endpoint = a.source.addrPort()
 	case len(targets.All) > 0:
-		server = targets.All[0].Addr
+		endpoint = targets.All[0].Addr
 	}
-	w.hand(&s, server, w.name, now, drop)
+	w.hand(&s, endpoint, w.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait, as the servers get it.

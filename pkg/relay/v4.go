@@ -227,8 +227,8 @@ type origin4 struct {
 	// false: none was added.
 	added dhcp.Subs
 	sole  bool
-	// sum is the checksum of our sub-options ([dhcp.SumSubs]), 0 where they are not known or are the sole ones: a server
-	// may have echoed the others only.
+	// sum is the checksum of our sub-options ([dhcp.SumSubs]), by which reply4 finds ours among several: a server may
+	// have echoed the others only. 0 where they are the sole ones, or a token alone says which were added.
 	sum uint32
 	// giaddr is the relay agent that the request named, which this relay has replaced by itself; zero if none.
 	giaddr [4]byte

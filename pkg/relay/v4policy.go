@@ -53,7 +53,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 		return m, drop
 	}
 	place, drop := q.decide(&admit.Asker{
-		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Request,
+		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, IsRequest: m.Type() == dhcp.Request,
 	}, len(m)+2+dhcp.MaxOption82, now) // with its code and length
 	if drop != None {
 		return m, drop
@@ -85,7 +85,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 				"the server answers that relay agent past this relay; have it add a shorter option 82, or raise the MTU"}
 		})
 	}
-	m.Relayed(ownGiaddr(targets))
+	m.StampRelay(ownGiaddr(targets))
 	m = dhcp.Pad(m)
 	if m.OtherCookie() {
 		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
@@ -270,7 +270,7 @@ func (w *worker) oursBeside(theirs dhcp.Subs, m dhcp.Message, k *key, a *arrival
 // and the server's address. A link that no host can be on is removed.
 func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
 	for nowhere(m) {
-		m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection), 0) // one of each option 82
+		m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection)) // one of each option 82
 	}
 	for option82 := range m.Options82 {
 		for _, code := range [...]byte{dhcp.SubLinkSelection, dhcp.SubServerIDOverride} {
@@ -344,7 +344,8 @@ func (w *worker) reply4(
 			return m, drop
 		}
 	}
-	// The table counts a request's replies by server, in all and of each, and has eight bits for which server it was.
+	// The table counts a request's replies, in all and of each server, for which it has eight bits: a multiplicative
+	// hash.
 	serverHash := uint8(binary.BigEndian.Uint32(ip[:]) * 2654435761 >> 24)
 	o, waited, first, found, withinBounds := r.pending.MatchReply(k, serverHash, now)
 	switch {
@@ -367,8 +368,10 @@ func (w *worker) reply4(
 		for m.HasOption82() {
 			m = dhcp.Pad(m.StripOption82())
 		}
-	case o.added != 0: // those with the sum that join has noted; 0 is any
-		m = m.StripSubs(o.added, o.sum)
+	case o.sum != 0:
+		m = m.StripSubsOfSum(o.added, o.sum)
+	case o.added != 0: // as the token says, which has no checksum of them
+		m = m.StripSubs(o.added)
 	}
 	switch {
 	case o.listener == unicast:

@@ -51,7 +51,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	a.client, a.firmware = tag, isFirmware6(inner)
 	q := r.queue(a.listener, netip.Addr{})
 	place, drop := q.decide(&admit.Asker{
-		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, Requests: inner.Type() == dhcp6.Request,
+		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, IsRequest: inner.Type() == dhcp6.Request,
 	}, len(m)+headroom6, now)
 	if drop != None {
 		return nil, drop

@@ -75,8 +75,8 @@ func (b *bootRecord) enter(s Step, at int64) int {
 		i = last + 1
 	}
 	b.steps[i].end = max(b.steps[i].end, at)
-	of := b.furthest.order()
-	if s.order() > of && (s != Syslog || b.facts.kernel || of >= OSDHCP.order()) || b.furthest == "" {
+	reached := b.furthest.order()
+	if s.order() > reached && (s != Syslog || b.facts.kernel || reached >= OSDHCP.order()) || b.furthest == "" {
 		b.furthest = s
 		b.moved = max(b.moved, at)
 	}
@@ -98,38 +98,38 @@ func (b *bootRecord) index(s Step, from, to int) int {
 func (b *bootRecord) heardAt(at int64) { b.lastHeard = max(b.lastHeard, at) }
 
 // add appends a message to a step, or counts it with the one before if that was the same.
-func (j *Journal) add(b *bootRecord, i int, a message) {
-	a.step, a.count = uint16(i), 1
+func (j *Journal) add(b *bootRecord, i int, m message) {
+	m.step, m.count = uint16(i), 1
 	for k := len(b.messages) - 1; k >= 0; k-- {
 		last := &b.messages[k]
-		if last.step != a.step {
+		if last.step != m.step {
 			continue
 		}
-		if a.course == over && last.same(&a) {
+		if m.course == over && last.same(&m) {
 			last.count++
-			last.end = a.end
-			last.bytes += a.bytes
-			last.expected = a.expected
+			last.end = m.end
+			last.bytes += m.bytes
+			last.expected = m.expected
 			return
 		}
 		break
 	}
-	b.messages = append(b.messages, a)
+	b.messages = append(b.messages, m)
 	if n := len(b.messages) + len(b.steps) - j.options.Limits.Messages; n > 0 {
 		b.messages = slices.Delete(b.messages, 0, min(n, len(b.messages)))
 	}
 }
 
 // same tells whether a message that has ended is like another.
-func (a *message) same(b *message) bool {
-	return a.course == over && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
+func (m *message) same(b *message) bool {
+	return m.course == over && m.kind == b.kind && m.text == b.text && m.result == b.result && m.from == b.from
 }
 
 // first is the oldest message that is so; nil if there is none.
 func (b *bootRecord) first(is func(*message) bool) *message {
 	for k := range b.messages {
-		if a := &b.messages[k]; is(a) {
-			return a
+		if m := &b.messages[k]; is(m) {
+			return m
 		}
 	}
 	return nil
@@ -137,8 +137,8 @@ func (b *bootRecord) first(is func(*message) bool) *message {
 
 // underWay finds the message that an event goes on with, or ends; nil if it is not kept.
 func (b *bootRecord) underWay(i int, kind, text string) *message {
-	return b.first(func(a *message) bool {
-		return a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text
+	return b.first(func(m *message) bool {
+		return m.course != over && m.step == uint16(i) && m.kind == kind && m.text == text
 	})
 }
 

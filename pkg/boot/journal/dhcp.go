@@ -118,11 +118,11 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	signature = signature[:min(len(signature), 2*maxName)]
 	b := m.newest()
 	left := b == nil || b.state.over() || b.expected
-	over := left || e.At-b.lastHeard > waitBootAgain
+	ended := left || e.At-b.lastHeard > waitBootAgain
 	switch {
 	case firmware:
 		m.namesakes.ask(e)
-		if over || b.facts.fromDisk || b.furthest.order() > Loader.order() {
+		if ended || b.facts.fromDisk || b.furthest.order() > Loader.order() {
 			b = j.newBoot(m, e)
 		} else if b.furthest == Loader && r == discover {
 			b.again(e.At)
@@ -131,7 +131,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		b.setStage(DHCP, e.MAC)
 		return b, DHCP
 	case ipxe:
-		if over || b.facts.fromDisk || b.furthest.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
+		if ended || b.facts.fromDisk || b.furthest.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
 			b = j.newBoot(m, e)
 		}
 		s := IPXEDHCP

@@ -119,8 +119,8 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	done := b.facts.fromDisk || b.booted(now)
 	var r *rule
 	var cause *Cause
-	// A cause is looked for where a boot is done, too, if it only seems so: by what another machine behind the same
-	// router loaded, or since the machine boots again and again.
+	// A boot that is done may only seem so, because of what another machine behind the same router loaded, or because the
+	// machine boots again and again. Then a cause is looked for, too.
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
 		r, cause = j.causeOf(m, b, now)
 	}
@@ -248,7 +248,7 @@ func (j *Journal) expect(now time.Time) {
 		if m == nil {
 			continue
 		}
-		e := boot.Event{At: x.Since.UnixNano(), MAC: x.MAC, Kind: boot.DHCPReply}
+		e := boot.Event{At: x.Since.UnixNano(), MAC: x.MAC}
 		j.newBoot(m, &e).expected = true
 		j.touched(m)
 		j.dirty = true

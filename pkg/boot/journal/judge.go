@@ -62,7 +62,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	best, others := j.judge(c)
 	likely := best
 	var unsure string // why the likely cause cannot be told
-	var mild bool     // then
+	var mild bool     // whether it is the mild one of the two rules cannot-tell
 	open := slices.IndexFunc(others, func(d doubt) bool { return d.open })
 	switch {
 	case best != nil: // what a witness missed may be that the boot went on

@@ -37,14 +37,14 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		s = stepOf(e, b)
 	}
 	v := verdictOf(e, s)
-	switch i := b.index(s, 0, b.attempt); {
-	case b != m.newest(): // It says nothing of the boot that goes on.
+	if b != m.newest() { // It says nothing of the boot that goes on.
 		j.keep(b, b.enter(s, began), e, v, began)
 		return
-	case began < b.attemptAt && i >= 0: // Nor of the attempt that goes on.
-		j.keep(b, i, e, v, began)
-		return
-	case began < b.attemptAt: // The attempt in which it began is not kept.
+	}
+	if began < b.attemptAt { // Nor of the attempt that goes on. The one in which it began may be no longer kept.
+		if i := b.index(s, 0, b.attempt); i >= 0 {
+			j.keep(b, i, e, v, began)
+		}
 		return
 	}
 	i := b.enter(s, began)

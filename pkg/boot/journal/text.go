@@ -180,17 +180,17 @@ func (c *clues) silent() (text string) {
 }
 
 // pace is how fast a transfer goes, and how long it has to go on.
-func (a *message) pace(now int64) string {
-	t := fmt.Sprintf("%s goes on since %s", quote(a.text), clock(a.begin))
-	if d := time.Duration(a.end - a.begin).Seconds(); a.bytes > 0 && d > 0 {
-		rate := float64(a.bytes) / d
+func (m *message) pace(now int64) string {
+	t := fmt.Sprintf("%s goes on since %s", quote(m.text), clock(m.begin))
+	if d := time.Duration(m.end - m.begin).Seconds(); m.bytes > 0 && d > 0 {
+		rate := float64(m.bytes) / d
 		t += fmt.Sprintf(" at %.0f kbit/s", rate*8/1000)
-		if left := float64(a.expected) - float64(a.bytes); left > 0 {
+		if left := float64(m.expected) - float64(m.bytes); left > 0 {
 			t += fmt.Sprintf(", and has %s to go", seconds(int64(left/rate*1e9)))
 		}
-	} else if a.expected > 0 {
-		t += fmt.Sprintf(", of %d bytes: less than %.0f kbit/s", a.expected,
-			float64(a.expected)*8/1000/time.Duration(now-a.begin).Seconds())
+	} else if m.expected > 0 {
+		t += fmt.Sprintf(", of %d bytes: less than %.0f kbit/s", m.expected,
+			float64(m.expected)*8/1000/time.Duration(now-m.begin).Seconds())
 	}
 	return t + "."
 }

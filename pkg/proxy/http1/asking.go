@@ -193,7 +193,7 @@ func (c *Conn) unanswered(err error) state {
 // reset alone says nothing.
 func (c *Conn) unreceived() bool {
 	sent, fd := c.exchange.sent, c.upstream.fd
-	return sent == 0 || sock.Ended(fd) == nil && sock.Outstanding(fd) == sent
+	return sent == 0 || sock.EndError(fd) == nil && sock.Outstanding(fd) == sent
 }
 
 // What an endpoint failed in.

@@ -91,7 +91,7 @@ func (c *Conn) receive() state {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return receiving
-	case n == 0 && (err != nil || sock.Ended(u.fd) != nil || x.body.framing != byEnd):
+	case n == 0 && (err != nil || sock.EndError(u.fd) != nil || x.body.framing != byEnd):
 		x.broken = cmp.Or(os.NewSyscallError("read", err), io.ErrUnexpectedEOF)
 		return c.end(x.broken)
 	}

@@ -134,10 +134,10 @@ func Disconnected(fd int) bool {
 	return errors.Is(err, unix.ENOTCONN)
 }
 
-// Ended reports why a read returned 0: nil after a FIN, else ECONNRESET. The kernel reports an error once, and a write
-// may have got it; so Ended looks at the state: as long as our side is open, a connection is closed only by a reset or
-// a timeout. A pending EPIPE means a FIN before the reset, which counts as a FIN.
-func Ended(fd int) error {
+// EndError is why a read returned 0: nil after a FIN, else ECONNRESET. The kernel reports an error once, and a write
+// may have got it; so EndError looks at the state: as long as our side is open, a connection is closed only by a reset
+// or a timeout. A pending EPIPE means a FIN before the reset, which counts as a FIN.
+func EndError(fd int) error {
 	if !Disconnected(fd) {
 		return nil
 	}

@@ -85,9 +85,9 @@ func (c *Socket) Write(b []byte) (int, error) {
 // SetReadDeadline implements net.Conn.
 func (c *Socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.SetReadDeadline(t)) }
 
-// ended tells a stream that ended (nil) from one that was reset or timed out, as [Ended] does.
+// ended tells a stream that ended (nil) from one that was reset or timed out, as [EndError] does.
 func (c *Socket) ended() (err error) {
-	failure := c.raw.Control(func(fd uintptr) { err = Ended(int(fd)) })
+	failure := c.raw.Control(func(fd uintptr) { err = EndError(int(fd)) })
 	switch {
 	case c.finished.Load(): // after CloseWrite no write gets the error, and our own FIN may have closed the connection
 		return nil

@@ -40,7 +40,7 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	f := in.front
 	s := &session{front: f, settings: f.settings.Load(), in: in, peer: from, since: in.loop.Now()}
-	s.outcome.Exchange = record.Exchange{
+	s.draft.Exchange = record.Exchange{
 		Kind: record.Stream, Route: f.config.Route, Port: f.Addr().Port(), Client: from.Addr(), Begin: s.since,
 	}
 	// A side's direction is that of the bytes that are read from it.

@@ -57,7 +57,7 @@ type session struct {
 	untaken  int          // bytes that the two peers had not taken when idle looked last
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
 	lease    admission.Lease
-	outcome  outcome
+	draft    draft
 	header   *sock.Header // of the client's connection, while it is awaited
 	tls      *tlsPart     // nil without TLS
 
@@ -99,7 +99,7 @@ func (s *session) refuseHeader(err error) {
 // beginFor goes on with a client that is known: it counts the session for it, unless the client has as many as it may.
 func (s *session) beginFor(source netip.AddrPort) {
 	client := source.Addr()
-	s.source, s.outcome.Client = source, client
+	s.source, s.draft.Client = source, client
 	if why := s.lease.Move(client); why != admission.Admitted {
 		s.refuse(refusalOf(why))
 		s.reset()
@@ -268,7 +268,7 @@ func (s *session) idle() bool {
 // count notes bytes that were passed on. The direction's goroutine calls it, too.
 func (s *session) count(d direction, n int) {
 	s.front.metrics.transferred[d].Add(float64(n))
-	s.outcome.bytes[d] += int64(n)
+	s.draft.bytes[d] += int64(n)
 	if d == toClient {
 		s.progress()
 	}
@@ -342,7 +342,7 @@ func (s *session) noteError(err error) bool {
 		how = endTimeout
 	}
 	s.front.metrics.aborted[how].Inc()
-	s.outcome.torn.CompareAndSwap(nil, &how)
+	s.draft.torn.CompareAndSwap(nil, &how)
 	return true
 }
 

@@ -29,8 +29,8 @@ const (
 	splicePause = time.Second
 	// resizeEvery is how often it is looked which buffers a bulk direction may have.
 	resizeEvery = splicePause / 4
-	// turn is how many bytes a direction passes on before the loop serves its other sockets.
-	turn = 1 << 20
+	// turnBytes is how many bytes a direction passes on before the loop serves its other sockets.
+	turnBytes = 1 << 20
 )
 
 // obstacle is what a direction waits for.
@@ -87,15 +87,15 @@ func (s *side) watched() bool { return s.handle != (loop.Handle{}) }
 
 // Ready implements loop.Watcher.
 func (s *side) Ready(e loop.Events) {
-	x := s.session
-	switch x.state {
+	session := s.session
+	switch session.state {
 	case connecting: // the client's socket is not watched yet
-		switch waiting, err := sock.Connect(s.fd, x.endpoint.Addr); {
+		switch waiting, err := sock.Connect(s.fd, session.endpoint.Addr); {
 		case err != nil:
-			x.failed(err)
+			session.failed(err)
 		case !waiting:
-			x.connected()
-			if x.state == passing && e.Readable() { // the endpoint may have sent first
+			session.connected()
+			if session.state == passing && e.Readable() { // the endpoint may have sent first
 				s.move(e.Last())
 			}
 		}
@@ -125,8 +125,8 @@ const untilShort, untilEmpty = false, true
 
 // move passes on what has come, until nothing is left or the direction has to wait.
 func (s *side) move(toEnd bool) {
-	x := s.session
-	for moved := 0; x.state == passing && !s.ended; {
+	session := s.session
+	for moved := 0; session.state == passing && !s.ended; {
 		n, most, err := s.take()
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -142,14 +142,14 @@ func (s *side) move(toEnd bool) {
 		if !s.give() {
 			return
 		}
-		// In a long stream a short read may only be faster than its sender: whether it pauses, EAGAIN tells.
+		// In a long stream a short read may mean only that we are faster than the sender; EAGAIN tells that it pauses.
 		if s.pipe == nil && n < most && !toEnd && s.bulk < longBytes {
 			s.bulk = 0
 			return
 		}
-		if moved += n; moved >= turn {
+		if moved += n; moved >= turnBytes {
 			s.waits = turns
-			x.in.loop.Again(s)
+			session.in.loop.Again(s)
 			return
 		}
 	}
@@ -194,7 +194,7 @@ func (s *side) take() (n, most int, err error) {
 
 // give writes what was read. It reports whether all is written; if not, resume is called later.
 func (s *side) give() (done bool) {
-	x, to := s.session, s.other()
+	session, to := s.session, s.other()
 	if !s.askForShare() {
 		return s.wait(share)
 	}
@@ -208,7 +208,7 @@ func (s *side) give() (done bool) {
 			n, err = s.pipe.Drain(to.fd)
 		}
 		if n > 0 {
-			x.count(s.direction, n)
+			session.count(s.direction, n)
 		}
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -229,7 +229,7 @@ func (s *side) give() (done bool) {
 	}
 	s.drop()
 	if s.bulk > longBytes {
-		x.setLongOptions()
+		session.setLongOptions()
 	}
 	return true
 }
@@ -256,9 +256,10 @@ func (s *side) drop() {
 // end passes the end of the direction on as a half-close, and closes the session when both directions have ended.
 func (s *side) end() {
 	back := s.other()
-	// A write may have got the error that the read should have had ([sock.Ended]). Behind our FIN there is no write.
+	// A write may have got the error that the read should have had. Once our FIN is sent there is no write, and a closed
+	// connection no longer means a reset.
 	if !back.ended {
-		if err := sock.Ended(s.fd); err != nil {
+		if err := sock.EndError(s.fd); err != nil {
 			s.tear(err)
 			return
 		}

@@ -89,12 +89,12 @@ func passEnd(dst, src stream) error {
 var errTLS = errors.New("no TLS with the endpoint")
 
 // unused reports whether no goroutine uses the sockets; without TLS none does.
-func (x *tlsPart) unused() bool { return x == nil || !x.busy }
+func (t *tlsPart) unused() bool { return t == nil || !t.busy }
 
 // stop ends the goroutines.
-func (x *tlsPart) stop() {
-	if x != nil {
-		x.cancel()
+func (t *tlsPart) stop() {
+	if t != nil {
+		t.cancel()
 	}
 }
 

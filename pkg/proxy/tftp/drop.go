@@ -29,36 +29,36 @@ var drops = slices.Concat(datagram.DropNames, metric.Enum[Drop]{
 	"not_ready", "unanswered", "while_waiting",
 })
 
-// Outcome is the end of a transfer.
-type Outcome uint8
+// Ending is the end of a transfer.
+type Ending uint8
 
-// Outcomes. docs/tftp.md has a row for each.
+// Endings. docs/tftp.md has a row for each.
 const (
-	OutcomeCompleted   Outcome = iota // the last block was acknowledged
-	OutcomeServerError                // the server sent an ERROR: no such file, mostly
-	OutcomeClientError                // the client sent an ERROR: firmware that only asked for the size
-	OutcomeReplaced                   // the client began another transfer from the same port
-	OutcomeUnreachable                // no program listens at the endpoint
-	OutcomeNoAnswer                   // the server never answered
-	OutcomeTimeout                    // both sides became silent
-	OutcomeDrained                    // cut off by the shutdown
-	OutcomeEvicted                    // evicted from a full table: its client had not reacted to an answer
+	EndingCompleted   Ending = iota // the last block was acknowledged
+	EndingServerError               // the server sent an ERROR: no such file, mostly
+	EndingClientError               // the client sent an ERROR: firmware that only asked for the size
+	EndingReplaced                  // the client began another transfer from the same port
+	EndingUnreachable               // no program listens at the endpoint
+	EndingNoAnswer                  // the server never answered
+	EndingTimeout                   // both sides became silent
+	EndingDrained                   // cut off by the shutdown
+	EndingEvicted                   // evicted from a full table: its client had not reacted to an answer
 )
 
-var outcomes = metric.Enum[Outcome]{
+var endings = metric.Enum[Ending]{
 	"completed", "server_error", boot.ReasonClientError, boot.ReasonReplaced, "refused", "no_answer", boot.ReasonTimeout,
 	boot.ReasonDrained, boot.ReasonEvicted,
 }
 
 // String is the outcome as a metric's label.
-func (o Outcome) String() string { return outcomes.Name(o) }
+func (e Ending) String() string { return endings.Name(e) }
 
 // recorded is the outcome as it is recorded.
-func (o Outcome) recorded() record.Outcome {
-	switch o {
-	case OutcomeCompleted, OutcomeServerError, OutcomeClientError:
+func (e Ending) recorded() record.Outcome {
+	switch e {
+	case EndingCompleted, EndingServerError, EndingClientError:
 		return record.Done
-	case OutcomeUnreachable, OutcomeNoAnswer:
+	case EndingUnreachable, EndingNoAnswer:
 		return record.NoServer
 	default:
 		return record.Torn

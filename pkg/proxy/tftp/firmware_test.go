@@ -68,14 +68,14 @@ func TestUBoot(t *testing.T) {
 				}
 			}()
 			for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-				if strings.Contains(console.String(), "Bytes transferred = 300000") && f.outcomes(OutcomeServerError) >= 2 {
+				if strings.Contains(console.String(), "Bytes transferred = 300000") && f.outcomes(EndingServerError) >= 2 {
 					break
 				}
 				if time.Now().After(deadline) {
 					t.Fatal("U-Boot did not get its file")
 				}
 			}
-			if got := f.outcomes(OutcomeCompleted); got != 1 {
+			if got := f.outcomes(EndingCompleted); got != 1 {
 				t.Errorf("%d transfers completed", got)
 			}
 			if got := f.drops(datagram.DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
@@ -156,8 +156,8 @@ func TestRaspberryPi(t *testing.T) {
 			} {
 				completed += p.boot(t, l, files)
 			}
-			testwait.Until(t, "every transfer accounted for", func() bool { return f.outcomes(OutcomeCompleted) == completed })
-			if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
+			testwait.Until(t, "every transfer accounted for", func() bool { return f.outcomes(EndingCompleted) == completed })
+			if got := f.outcomes(EndingTimeout) + f.outcomes(EndingNoAnswer); got != 0 {
 				t.Errorf("%d transfers without an end", got)
 			}
 		})

@@ -25,38 +25,38 @@ func networkOf(client netip.Addr) netip.Prefix {
 }
 
 // take counts one more, which has a place until giveBack; false where there are too many already.
-func (u *firstAnswers) take(client netip.Addr) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+func (f *firstAnswers) take(client netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n := networkOf(client)
-	if u.networks[n] >= mostUnanswered {
+	if f.networks[n] >= mostUnanswered {
 		return false
 	}
-	u.count(n)
+	f.count(n)
 	return true
 }
 
 // takeAnyway is take for a client that is no invented one.
-func (u *firstAnswers) takeAnyway(client netip.Addr) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.count(networkOf(client))
+func (f *firstAnswers) takeAnyway(client netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count(networkOf(client))
 }
 
 // count is take's; the caller holds mu.
-func (u *firstAnswers) count(n netip.Prefix) {
-	if u.networks == nil {
-		u.networks = map[netip.Prefix]int{}
+func (f *firstAnswers) count(n netip.Prefix) {
+	if f.networks == nil {
+		f.networks = map[netip.Prefix]int{}
 	}
-	u.networks[n]++
+	f.networks[n]++
 }
 
 // giveBack counts one less: it was acknowledged, or its transfer has ended.
-func (u *firstAnswers) giveBack(client netip.Addr) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+func (f *firstAnswers) giveBack(client netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n := networkOf(client)
-	if u.networks[n]--; u.networks[n] <= 0 {
-		delete(u.networks, n)
+	if f.networks[n]--; f.networks[n] <= 0 {
+		delete(f.networks, n)
 	}
 }

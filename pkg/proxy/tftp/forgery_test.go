@@ -163,7 +163,7 @@ func TestBlindAckConfirmsNothing(t *testing.T) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("a machine gets %d bytes: %v", len(got), err)
 	}
-	if got := f.outcomes(OutcomeEvicted); got != 1 {
+	if got := f.outcomes(EndingEvicted); got != 1 {
 		t.Errorf("%d of the forged gave way, want 1", got)
 	}
 }
@@ -191,7 +191,7 @@ func TestRightGuessHoldsNoPlaceForLong(t *testing.T) {
 	}
 	guessing := l.forger(t, ack(1))
 	guessing.burst(t, 4*places, func() bool { return f.drops(datagram.DropTableFull) >= 3*places })
-	guessing.burst(t, 4*places, func() bool { return f.outcomes(OutcomeEvicted) >= places }) // again from the same
+	guessing.burst(t, 4*places, func() bool { return f.outcomes(EndingEvicted) >= places }) // again from the same
 	got, err := fetch{file: "f", tries: 5}.run(l.client, proxyIP+":69")
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("a machine gets %d bytes: %v", len(got), err)
@@ -287,7 +287,7 @@ func TestFloodTakesNoTransfersPlace(t *testing.T) {
 			}
 			t.Logf("%d forged datagrams in %v; the server saw %d requests; %d gave way, %d were turned away, %d lost; "+
 				"machines began anew %d times",
-				sent, time.Since(began).Round(time.Millisecond), requests.Load(), f.outcomes(OutcomeEvicted),
+				sent, time.Since(began).Round(time.Millisecond), requests.Load(), f.outcomes(EndingEvicted),
 				f.drops(datagram.DropTableFull), f.drops(datagram.DropOverflow), restarts.Load())
 		})
 	}

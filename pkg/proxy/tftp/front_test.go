@@ -54,14 +54,14 @@ func TestTransfers(t *testing.T) {
 					t.Errorf("%s %v: got %d bytes that differ", c.file, c.options, len(got))
 				}
 			}
-			testwait.Until(t, "six transfers completed", func() bool { return f.outcomes(OutcomeCompleted) == 6 })
+			testwait.Until(t, "six transfers completed", func() bool { return f.outcomes(EndingCompleted) == 6 })
 		})
 	}
 }
 
-func (f *Front) outcomes(o Outcome) int {
+func (f *Front) outcomes(e Ending) int {
 	m := f.handler.meters
-	return int(counter(m.transfers[o]))
+	return int(counter(m.transfers[e]))
 }
 
 // A machine without an address of its own asks by link-local addresses, which mean nothing without an interface.
@@ -116,7 +116,7 @@ func TestErrorPasses(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `ERROR 1 "file not found"`) {
 		t.Errorf("got error %v, want ERROR 1 of the server", err)
 	}
-	testwait.Until(t, "session gone", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeServerError) == 1 })
+	testwait.Until(t, "session gone", func() bool { return f.Sessions() == 0 && f.outcomes(EndingServerError) == 1 })
 }
 
 func TestWriteRefused(t *testing.T) {
@@ -161,7 +161,7 @@ func TestUpdate(t *testing.T) {
 	testwait.Until(t, "room for a write", func() bool { return f.Sessions() == 2 })
 	c.Idle = 10 * time.Millisecond
 	f.Update(c)
-	testwait.Until(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeNoAnswer) == 2 })
+	testwait.Until(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(EndingNoAnswer) == 2 })
 }
 
 func TestRepeatedRequest(t *testing.T) {
@@ -194,7 +194,7 @@ func TestRepeatedRequest(t *testing.T) {
 		t.Errorf("restart on the same port: %d bytes, %v", len(got), err)
 	}
 	testwait.Until(t, "a replaced and a completed transfer", func() bool {
-		return f.outcomes(OutcomeReplaced) == 1 && f.Sessions() == 1
+		return f.outcomes(EndingReplaced) == 1 && f.Sessions() == 1
 	})
 }
 
@@ -220,7 +220,7 @@ func TestSizeProbe(t *testing.T) {
 			t.Errorf("got %d bytes, %v", len(got), err)
 		}
 		testwait.Until(t, "a probe and a transfer", func() bool {
-			return f.outcomes(OutcomeClientError) == 1 && f.outcomes(OutcomeCompleted) == 1
+			return f.outcomes(EndingClientError) == 1 && f.outcomes(EndingCompleted) == 1
 		})
 	}
 }
@@ -337,7 +337,7 @@ func TestRefusedEndpointIsLeft(t *testing.T) {
 	if err != nil || !bytes.Equal(got, fs.files["f"]) {
 		t.Errorf("got %d bytes, %v", len(got), err)
 	}
-	if f.outcomes(OutcomeUnreachable) != 1 {
+	if f.outcomes(EndingUnreachable) != 1 {
 		t.Error("the refusal was not counted")
 	}
 }
@@ -370,7 +370,7 @@ func TestSilentEndpointIsLeft(t *testing.T) {
 	if picks.Load() != 2 || silent.Load() != 1 {
 		t.Errorf("picked %d times, reported silence %d times, want 2 and 1", picks.Load(), silent.Load())
 	}
-	testwait.Until(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+	testwait.Until(t, "completed", func() bool { return f.outcomes(EndingCompleted) == 1 })
 }
 
 func TestTakenPort(t *testing.T) {

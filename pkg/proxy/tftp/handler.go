@@ -87,14 +87,16 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if op == opError {
 		t.fail(d.Data)
-		h.finish(w, s, OutcomeClientError)
+		h.finish(w, s, EndingClientError)
 	} else {
 		h.observe(w, s, op, d.Data)
 	}
 	return datagram.NotDropped
 }
 
-// request opens a transfer, or finds the one that the request repeats.
+// request opens a transfer, or finds the one that the request repeats. The order: the repeated request of a transfer
+// that the proxy serves; that of one which an endpoint has answered; a file that the proxy has; the repeated request of
+// a transfer which no endpoint has answered yet; a new transfer.
 func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	r, ok := parseRequest(d.Data)
 	if !ok {
@@ -208,7 +210,7 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	if !t.expects(op, datagram.FromServer) {
 		return DropUnexpected
 	}
-	if _, ok := blockNumber(data); !ok && op != opOack {
+	if len(data) < headerSize && op != opOack {
 		return DropMalformed
 	}
 	if op == opData && !t.write {
@@ -228,7 +230,7 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	}
 	if op == opError {
 		t.fail(data)
-		h.finish(w, s, OutcomeServerError)
+		h.finish(w, s, EndingServerError)
 		return datagram.NotDropped
 	}
 	h.observe(w, s, op, data)
@@ -242,7 +244,7 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	t := &s.State
 	before := t.Resent
 	if t.observe(op, data) {
-		h.finish(w, s, OutcomeCompleted)
+		h.finish(w, s, EndingCompleted)
 	}
 	if t.Resent != before {
 		h.meters.retransmits.Inc()
@@ -278,23 +280,23 @@ func (h *handler) Unreachable(w *worker, s *session) {
 		return
 	}
 	h.config.Report.Refused(s.Endpoint)
-	h.finish(w, s, OutcomeUnreachable)
+	h.finish(w, s, EndingUnreachable)
 	w.CloseSession(s)
 }
 
 // Closed ends a transfer whose session is closed.
 func (h *handler) Closed(w *worker, s *session, why datagram.End) {
-	h.recordEnd(w, s, s.State.outcomeOf(why))
+	h.recordEnd(w, s, s.State.endingOf(why))
 }
 
 // finish ends a transfer; its session lingers.
-func (h *handler) finish(w *worker, s *session, o Outcome) {
-	h.recordEnd(w, s, o)
+func (h *handler) finish(w *worker, s *session, e Ending) {
+	h.recordEnd(w, s, e)
 	w.Finish(s)
 }
 
 // recordEnd counts, logs and records a transfer, once.
-func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
+func (h *handler) recordEnd(w *worker, s *session, ending Ending) {
 	t := &s.State
 	if t.ended {
 		return
@@ -306,29 +308,29 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 		if !t.reacted { // else its first ACK has given the place back
 			h.firstAnswers.giveBack(s.Client.Addr())
 		}
-	} else if outcome == OutcomeNoAnswer {
+	} else if ending == EndingNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
 	}
 	t.Took = w.Now().Sub(t.Begin)
 	h.meters.live.Dec()
-	h.meters.transfers[outcome].Inc()
+	h.meters.transfers[ending].Inc()
 	level := slog.LevelInfo
-	switch outcome {
-	case OutcomeCompleted:
+	switch ending {
+	case EndingCompleted:
 		h.meters.seconds.Observe(t.Took.Seconds())
-	case OutcomeUnreachable, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
+	case EndingUnreachable, EndingNoAnswer, EndingTimeout, EndingDrained:
 		level = slog.LevelWarn
 	}
 	limiter := h.endLines
-	if outcome == OutcomeEvicted { // a flood can cause any number of these
+	if ending == EndingEvicted { // a flood can cause any number of these
 		limiter, level = h.troubleLines, slog.LevelWarn
 	}
-	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, outcome) })
-	if outcome != OutcomeCompleted {
-		t.Reason = outcome.String()
+	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, ending) })
+	if ending != EndingCompleted {
+		t.Reason = ending.String()
 	}
 	t.Expected, t.BlockSize, t.Window = t.agreed.size, uint16(t.agreed.blockSize), uint16(t.agreed.window)
-	h.record(s, outcome.recorded(), t.agreedOptions)
+	h.record(s, ending.recorded(), t.agreedOptions)
 }
 
 // exchange makes the record of a transfer that a request begins.
@@ -361,7 +363,7 @@ func (h *handler) recordRefusal(w *worker, d datagram.Datagram, r request, why D
 }
 
 // line is the arguments of the log line about the transfer's end.
-func (t *transfer) line(s *session, outcome Outcome) []any {
+func (t *transfer) line(s *session, ending Ending) []any {
 	from, name := "endpoint", any(s.Endpoint.AddrPort)
 	if t.served != nil {
 		from, name = "boot_file", t.served.file.String()
@@ -371,7 +373,7 @@ func (t *transfer) line(s *session, outcome Outcome) []any {
 	}
 	args := []any{
 		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,
-		"outcome", outcome.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
+		"outcome", ending.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
 		"seconds", t.Took.Seconds(), "requested", t.requestedOptions, "agreed", t.agreedOptions,
 	}
 	if t.write {
@@ -379,7 +381,7 @@ func (t *transfer) line(s *session, outcome Outcome) []any {
 	}
 	if s.Transparent {
 		args = append(args, "source", "transparent")
-		if outcome == OutcomeNoAnswer {
+		if ending == EndingNoAnswer {
 			args = append(args, "remedy", unheard)
 		}
 	}

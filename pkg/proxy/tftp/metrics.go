@@ -52,7 +52,7 @@ func (m *Metrics) of(route string) *meters {
 		m = NewMetrics(nil)
 	}
 	return &meters{
-		transfers: outcomes.Counters(m.transfers, route), live: m.live.WithLabelValues(route),
+		transfers: endings.Counters(m.transfers, route), live: m.live.WithLabelValues(route),
 		seconds: m.seconds.WithLabelValues(route), traffic: m.traffic.Of(route),
 		retransmits: m.retransmits.WithLabelValues(route), drops: drops.Counters(m.drops, route),
 		loaders: loader.Answers.Counters(m.loaders, route),

@@ -16,5 +16,5 @@ func TestMetrics(t *testing.T) {
 		return func(route string) { m.of(route) }
 	})
 	metrictest.Documented(t, "../../../docs/tftp.md", drops...)
-	metrictest.Documented(t, "../../../docs/tftp.md", outcomes...)
+	metrictest.Documented(t, "../../../docs/tftp.md", endings...)
 }

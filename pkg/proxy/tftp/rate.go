@@ -19,8 +19,8 @@ type allowance struct {
 	bytes   int64 // granted, or asked for, and not sent
 	waiter  shaper.Waiter
 	wanted  int64  // bytes that the waiter waits for
-	holding bool   // the next window waits for its share, and with it ack where a server sends that window
-	ack     []byte // the client's last one
+	holding bool   // the next window waits for its share
+	ack     []byte // the client's last ACK, which waits as well where a server sends that window
 }
 
 // askForWindow asks the shaper for the window that the server will send when it gets this ACK. It returns false if the

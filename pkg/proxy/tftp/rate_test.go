@@ -39,7 +39,7 @@ func TestWindowsWaitForTheRate(t *testing.T) {
 			if least := time.Duration(float64(len(got)) * 8 / bits * .8 * float64(time.Second)); took < least {
 				t.Errorf("took %v, which is less than %v", took, least)
 			}
-			testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+			testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(EndingCompleted) == 1 })
 			if options != nil && f.drops(DropWhileWaiting) == 0 {
 				t.Error("nothing was repeated while a window waited")
 			}

@@ -175,7 +175,7 @@ func TestRealPeers(t *testing.T) {
 			if got := f.drops(datagram.DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
 				t.Errorf("%d datagrams of honest peers dropped", got)
 			}
-			testwait.Until(t, "twelve transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 12 })
+			testwait.Until(t, "twelve transfers completed", func() bool { return f.outcomes(EndingCompleted) >= 12 })
 		})
 	}
 }
@@ -217,7 +217,7 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("got %d bytes, %v", len(got), err)
 			}
-			testwait.Until(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+			testwait.Until(t, "seen to complete", func() bool { return f.outcomes(EndingCompleted) == 1 })
 		})
 	}
 }
@@ -253,5 +253,5 @@ func TestWritesWhereAllowed(t *testing.T) {
 			t.Errorf("%s: got %d bytes, %v", name, len(got), err)
 		}
 	}
-	testwait.Until(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 2 })
+	testwait.Until(t, "seen to complete", func() bool { return f.outcomes(EndingCompleted) == 2 })
 }

@@ -74,7 +74,7 @@ func TestLostBlockComesFromTheProxy(t *testing.T) {
 	hear(machine, dataPacket(3, 10))
 	say(ack(3))
 	hear(server, ack(3))
-	testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+	testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(EndingCompleted) == 1 })
 	// Blocks 1, 2, 2, 2, and a window for block 3, of which the rest is given back.
 	if got := sent(t, group); got != 5*512 {
 		t.Errorf("%v bytes were taken from the rate, want %v", got, 5*512)

@@ -167,12 +167,12 @@ func (h *handler) unreadable(w *worker, s *session, err error) {
 	})
 	t.Message = "boot file unreadable"
 	if !t.answered {
-		h.finish(w, s, OutcomeNoAnswer)
+		h.finish(w, s, EndingNoAnswer)
 		w.CloseSession(s)
 		return
 	}
 	w.Reply(s, readError)
-	h.finish(w, s, OutcomeServerError)
+	h.finish(w, s, EndingServerError)
 }
 
 // fromServedClient takes a datagram of the client of a transfer that the proxy serves.
@@ -184,7 +184,7 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 		return DropMalformed
 	case op == opError && !t.ended:
 		t.fail(data)
-		h.finish(w, s, OutcomeClientError)
+		h.finish(w, s, EndingClientError)
 		return datagram.NotDropped
 	case op != opAck || t.ended || !t.answered:
 		return DropUnexpected
@@ -201,7 +201,7 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 	}
 	if action == serve.Nothing && !step {
 		if unwrap(t.high, n) > t.served.Acked() {
-			return DropUnexpected // of a block that was not sent
+			return DropUnexpected // of a block that was not sent: one that was is a step
 		}
 		return datagram.NotDropped // the network's copy, or repeated just before the block arrived
 	}
@@ -214,80 +214,80 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 // begins another transfer.
 func (h *handler) repeatedToServed(w *worker, s *session) bool {
 	t := &s.State
-	x := t.served
+	served := t.served
 	if t.ended {
 		return false
 	}
-	if !t.answered || x.busy || t.allowance.holding {
+	if !t.answered || served.busy || t.allowance.holding {
 		return true
 	}
-	if action, ok := x.RepeatFirst(w.Now()); ok {
+	if action, ok := served.RepeatFirst(w.Now()); ok {
 		h.act(w, s, action)
 		return true
 	}
 	// The first one may be the network's duplicate, and is left out: a client that began anew asks again.
-	if x.duplicated || x.Restarts(w.Now()) {
+	if served.duplicated || served.Restarts(w.Now()) {
 		return false
 	}
-	x.duplicated = true
+	served.duplicated = true
 	return true
 }
 
 // Due repeats what a client has not acknowledged.
 func (h *handler) Due(w *worker, s *session) {
-	if x := s.State.served; x != nil && !s.State.ended && !x.busy && !s.State.allowance.holding {
-		h.act(w, s, x.Timeout(w.Now()))
+	if served := s.State.served; served != nil && !s.State.ended && !served.busy && !s.State.allowance.holding {
+		h.act(w, s, served.Timeout(w.Now()))
 	}
 }
 
 // act does what the state machine of a transfer says.
 func (h *handler) act(w *worker, s *session, action serve.Action) {
 	t := &s.State
-	x := t.served
-	if more := x.Resent - t.Resent; more > 0 {
+	served := t.served
+	if more := served.Resent - t.Resent; more > 0 {
 		h.meters.retransmits.Add(float64(more))
-		t.Resent = x.Resent
+		t.Resent = served.Resent
 	}
-	t.acked = x.Acked()
+	t.acked = served.Acked()
 	switch action {
 	case serve.SendOACK:
-		w.Reply(s, x.OACK)
-		h.meters.traffic.Passed(datagram.FromServer, len(x.OACK))
+		w.Reply(s, served.OACK)
+		h.meters.traffic.Passed(datagram.FromServer, len(served.OACK))
 	case serve.SendData:
-		x.next, x.until = x.Span()
-		x.part, x.late = nil, false
+		served.next, served.until = served.Span()
+		served.part, served.late = nil, false
 		if !h.askForBlocks(w, s) {
 			return
 		}
 		h.send(w, s)
 		return
 	case serve.Complete:
-		h.finish(w, s, OutcomeCompleted)
+		h.finish(w, s, EndingCompleted)
 		return
 	case serve.GiveUp:
 		w.CloseSession(s)
 		return
 	}
-	w.CallAt(s, x.Due())
+	w.CallAt(s, served.Due())
 }
 
 // send sends the blocks that are to be sent now.
 func (h *handler) send(w *worker, s *session) {
 	t := &s.State
-	x := t.served
-	size, length := x.file.Size(), int64(x.BlockSize)
+	served := t.served
+	size, length := served.file.Size(), int64(served.BlockSize)
 	buffer := parts.Get().(*[partSize]byte)
 	defer parts.Put(buffer)
-	for x.next <= x.until {
-		offset := int64(x.next-1) * length
-		blocks := min(int64(x.until-x.next)+1, max(partSize/length, 1))
-		part := x.part
+	for served.next <= served.until {
+		offset := int64(served.next-1) * length
+		blocks := min(int64(served.until-served.next)+1, max(partSize/length, 1))
+		part := served.part
 		if part == nil {
 			part = buffer[:min(blocks*length, size-offset)]
-			if err := x.file.Read(part, offset); errors.Is(err, bootfile.ErrWait) {
-				x.late = true
+			if err := served.file.Read(part, offset); errors.Is(err, bootfile.ErrWait) {
+				served.late = true
 				h.load(w, s, make([]byte, len(part)), offset, func(part []byte) {
-					x.part = part
+					served.part = part
 					h.send(w, s)
 				})
 				return
@@ -296,25 +296,25 @@ func (h *handler) send(w *worker, s *session) {
 				return
 			}
 		}
-		x.part = nil
+		served.part = nil
 		for range blocks {
 			data := part[:min(length, int64(len(part)))]
 			part = part[len(data):]
 			var head [headerSize]byte
 			binary.BigEndian.PutUint16(head[:], opData)
-			binary.BigEndian.PutUint16(head[2:], uint16(x.next))
+			binary.BigEndian.PutUint16(head[2:], uint16(served.next))
 			w.Reply(s, head[:], data)
 			h.meters.traffic.Passed(datagram.FromServer, headerSize+len(data))
 			t.allowance.bytes -= int64(len(data))
-			x.next++
+			served.next++
 		}
 	}
-	t.high = max(t.high, x.until)
+	t.high = max(t.high, served.until)
 	t.Bytes = min(t.high*uint64(length), uint64(size))
-	if x.late {
-		x.Delayed(w.Now())
+	if served.late {
+		served.Delayed(w.Now())
 	}
-	w.CallAt(s, x.Due())
+	w.CallAt(s, served.Due())
 }
 
 // askForBlocks asks the shaper for the blocks that are to be sent, and reports false where they are sent later.

@@ -136,7 +136,7 @@ func TestBootFileSizeProbe(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(abort, netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "probe ended", func() bool { return f.outcomes(OutcomeClientError) == 1 })
+	testwait.Until(t, "probe ended", func() bool { return f.outcomes(EndingClientError) == 1 })
 	if got, err := (fetch{file: "f", local: conn}).run(l.client, proxyIP+":69"); err != nil || len(got) != 3000 {
 		t.Errorf("from the same port: got %d bytes, %v", len(got), err)
 	}
@@ -253,7 +253,7 @@ func TestBootFilesWithLossAndARate(t *testing.T) {
 			if got := asked.Load(); got != 0 {
 				t.Errorf("the server was asked %d times", got)
 			}
-			testwait.Until(t, "sessions gone", func() bool { return f.outcomes(OutcomeCompleted) == clients })
+			testwait.Until(t, "sessions gone", func() bool { return f.outcomes(EndingCompleted) == clients })
 		})
 	}
 }
@@ -329,7 +329,7 @@ func TestBootFilesAreClosed(t *testing.T) {
 		_ = conn.Close()
 	}
 	testwait.Until(t, "all closed", func() bool { return f.Sessions() == 0 && descriptors(t) <= before })
-	if got := f.outcomes(OutcomeTimeout); got != len(conns) {
+	if got := f.outcomes(EndingTimeout); got != len(conns) {
 		t.Errorf("%d timeouts, want %d", got, len(conns))
 	}
 }

@@ -71,7 +71,7 @@ func TestSmeeThatMovesIsFound(t *testing.T) {
 			t.Errorf("%s: a server that does not see the machine gave it", name)
 		}
 	}
-	if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
+	if got := f.outcomes(EndingTimeout) + f.outcomes(EndingNoAnswer); got != 0 {
 		t.Errorf("%d transfers without an end", got)
 	}
 }

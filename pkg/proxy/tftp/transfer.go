@@ -139,17 +139,17 @@ func (t *transfer) fail(b []byte) {
 	t.Message, t.Code = string(clip(text)), min(t.code, 1<<16-2)+1
 }
 
-// outcomeOf is the outcome of a transfer whose session is closed for the reason why.
-func (t *transfer) outcomeOf(why datagram.End) Outcome {
+// endingOf is the outcome of a transfer whose session is closed for the reason why.
+func (t *transfer) endingOf(why datagram.End) Ending {
 	switch {
 	case why == datagram.EndReplaced:
-		return OutcomeReplaced
+		return EndingReplaced
 	case why == datagram.EndDrained:
-		return OutcomeDrained
+		return EndingDrained
 	case why == datagram.EndEvicted:
-		return OutcomeEvicted
+		return EndingEvicted
 	case !t.answered:
-		return OutcomeNoAnswer
+		return EndingNoAnswer
 	}
-	return OutcomeTimeout
+	return EndingTimeout
 }

@@ -105,7 +105,7 @@ func TestServerSeesTheMachine(t *testing.T) {
 					}
 					conn.Close()
 				}
-				testwait.Until(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 3 })
+				testwait.Until(t, "completed", func() bool { return f.outcomes(EndingCompleted) == 3 })
 				if got := f.drops(DropUnexpected); got != 0 {
 					t.Errorf("%d datagrams of honest peers dropped", got)
 				}
@@ -173,7 +173,7 @@ func TestAnswersThatGoElsewhereAreExplained(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "given up", func() bool { return f.outcomes(OutcomeNoAnswer) == 1 })
+	testwait.Until(t, "given up", func() bool { return f.outcomes(EndingNoAnswer) == 1 })
 	testwait.Until(t, "a line of the log", func() bool { return strings.Contains(logged.String(), "docs/tftp.md") })
 	for _, want := range []string{"level=WARN", "outcome=no_answer", "source=transparent", "remedy=", "docs/tftp.md"} {
 		if !strings.Contains(logged.String(), want) {
@@ -259,12 +259,12 @@ func TestRaspberryPiGetsItsDirectory(t *testing.T) {
 			if _, err := (fetch{file: "bootsig.bin", local: conn}).run(l.client, proxyIP+":69"); err == nil {
 				t.Error("got a file that is not there")
 			}
-			if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
+			if got := f.outcomes(EndingTimeout) + f.outcomes(EndingNoAnswer); got != 0 {
 				t.Errorf("%d transfers without an end", got)
 			}
 			hidden := l.front(t, Config{Pick: to(serverIP + ":69"), Listen: netip.MustParseAddrPort(proxyIP + ":6900")})
 			if _, err := (fetch{file: serial + "/config.txt"}).run(l.client, proxyIP+":6900"); err == nil ||
-				hidden.outcomes(OutcomeServerError) != 1 {
+				hidden.outcomes(EndingServerError) != 1 {
 				t.Errorf("a server that does not see the machine gave its file: %v", err)
 			}
 		})

@@ -15,19 +15,19 @@ const DropSource = datagram.Drops
 
 var drops = append(slices.Clip(datagram.DropNames), "source")
 
-// Outcome is the end of a session.
-type Outcome uint8
+// Ending is the end of a session.
+type Ending uint8
 
-// Outcomes. docs/tftp.md has a row for each.
+// Endings. docs/tftp.md has a row for each.
 const (
-	OutcomeIdle        Outcome = iota // silence after an answer
-	OutcomeNoAnswer                   // the endpoint never answered, as in one-way protocols
-	OutcomeUnreachable                // no program listens at the endpoint
-	OutcomeDrained                    // cut off by the shutdown
-	OutcomeEvicted                    // evicted from a full table: its client had not reacted to an answer
+	EndingIdle        Ending = iota // silence after an answer
+	EndingNoAnswer                  // the endpoint never answered, as in one-way protocols
+	EndingUnreachable               // no program listens at the endpoint
+	EndingDrained                   // cut off by the shutdown
+	EndingEvicted                   // evicted from a full table: its client had not reacted to an answer
 )
 
-var outcomes = metric.Enum[Outcome]{"idle", "no_answer", "refused", "drained", "evicted"}
+var endings = metric.Enum[Ending]{"idle", "no_answer", "refused", "drained", "evicted"}
 
 // String is the outcome as a metric's label.
-func (o Outcome) String() string { return outcomes.Name(o) }
+func (e Ending) String() string { return endings.Name(e) }

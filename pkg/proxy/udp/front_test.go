@@ -210,7 +210,7 @@ func TestSessionsEnd(t *testing.T) {
 	f := l.front(t, Config{Pick: to(serverIP + ":5000"), Idle: 50 * time.Millisecond})
 	exchange(t, listen(t, l.client, clientIP+":0"), []byte("x"), proxyIP+":5000")
 	testwait.Until(t, "the session gone", func() bool { return f.Sessions() == 0 })
-	if got := counter(f.handler.meters.ended[OutcomeIdle]); got != 1 {
+	if got := counter(f.handler.meters.ended[EndingIdle]); got != 1 {
 		t.Errorf("got %v idle sessions, want 1", got)
 	}
 }
@@ -240,7 +240,7 @@ func TestBounds(t *testing.T) {
 	insistent := ask("[2001:db8:1::1]:0", at6, false)
 	testwait.Until(t, "another refused", func() bool { return counter(f.handler.meters.drops[datagram.DropTableFull]) == 1 })
 	exchange(t, insistent, []byte("x"), at6)
-	if got := counter(f.handler.meters.ended[OutcomeEvicted]); got != 1 {
+	if got := counter(f.handler.meters.ended[EndingEvicted]); got != 1 {
 		t.Errorf("%v sessions gave way, want 1", got)
 	}
 	exchange(t, first, []byte("z"), at)
@@ -270,7 +270,7 @@ func TestRefusedEndpointIsReported(t *testing.T) {
 	})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	testwait.Until(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeUnreachable]) == 1 })
+	testwait.Until(t, "refusal", func() bool { return counter(f.handler.meters.ended[EndingUnreachable]) == 1 })
 	if got := exchange(t, conn, []byte("again"), proxyIP+":5000"); string(got) != "again" {
 		t.Errorf("got %q", got)
 	}

@@ -102,19 +102,19 @@ func (h *handler) Due(*worker, *session) {}
 
 // Closed counts a session that has ended.
 func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
-	outcome := OutcomeNoAnswer
+	ending := EndingNoAnswer
 	switch {
 	case s.State.refused:
-		outcome = OutcomeUnreachable
+		ending = EndingUnreachable
 	case why == datagram.EndDrained:
-		outcome = OutcomeDrained
+		ending = EndingDrained
 	case why == datagram.EndEvicted:
-		outcome = OutcomeEvicted
+		ending = EndingEvicted
 	case s.State.answered:
-		outcome = OutcomeIdle
+		ending = EndingIdle
 	}
 	h.meters.live.Dec()
-	h.meters.ended[outcome].Inc()
+	h.meters.ended[ending].Inc()
 }
 
 // Lost counts the datagrams that a full receive buffer has lost.

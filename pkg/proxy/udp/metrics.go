@@ -44,7 +44,7 @@ func (m *Metrics) of(route string) *meters {
 		m = NewMetrics(nil)
 	}
 	return &meters{
-		ended: outcomes.Counters(m.ended, route), live: m.live.WithLabelValues(route), traffic: m.traffic.Of(route),
+		ended: endings.Counters(m.ended, route), live: m.live.WithLabelValues(route), traffic: m.traffic.Of(route),
 		drops: drops.Counters(m.drops, route),
 	}
 }

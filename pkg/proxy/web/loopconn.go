@@ -14,8 +14,8 @@ import (
 )
 
 // loopConn is a client's connection in package http1's engine, where every connection begins, also one with TLS. It
-// leaves the engine at most once, for net/http's server, and before an endpoint was asked for its request. With a
-// [loopConn.Route] that always returns nil there would be no engine.
+// leaves the engine at most once, for net/http's server, and before an endpoint was asked for its request. Its
+// [loopConn.Route] decides which requests the engine serves.
 type loopConn struct {
 	*accepted
 	http1   *http1.Conn

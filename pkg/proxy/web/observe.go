@@ -43,9 +43,9 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(o
 // serve has a handler answer a request.
 func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1), request: r, sink: o.sink}
-	seen.outcome.Begin = time.Now()
+	seen.draft.Begin = time.Now()
 	if o.sink != nil {
-		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
+		seen.draft.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.draft.Begin, r.URL.Path)
 	}
 	var under *conn // nil in HTTP/2, where others share the connection
 	if r.ProtoMajor == 1 {
@@ -96,7 +96,7 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 
 // end counts, logs and records a request. It panics again with trouble, the value of a panic of the handler.
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
-	x := &seen.outcome
+	x := &seen.draft
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
 	broken := trouble != nil && r.Context().Err() == nil && x.sendError == nil
 	switch {
@@ -145,7 +145,7 @@ type response struct {
 	noRoom  bool
 	request *http.Request
 	sink    record.Sink
-	outcome outcome
+	draft   draft
 	body    *stallReader // of a request in HTTP/1.1; nil where it has none
 	flow    shaper.Flow  // in HTTP/2
 	duplex  bool         // the answer may begin before the request's body has ended
@@ -200,7 +200,7 @@ func (r *response) Write(b []byte) (int, error) {
 // wrote notes how writing went.
 func (r *response) wrote(err error) {
 	if err != nil {
-		r.outcome.sendError = err
+		r.draft.sendError = err
 	}
 	r.recordLong(uint64(r.bytes))
 }
@@ -240,45 +240,45 @@ type stallReader struct {
 }
 
 // leave is called before the handler returns.
-func (p *stallReader) leave() {
-	p.mu.Lock()
-	p.over = true
-	p.mu.Unlock()
+func (body *stallReader) leave() {
+	body.mu.Lock()
+	body.over = true
+	body.mu.Unlock()
 }
 
 // wake ends a read that waits for the client, and all that come: it is not the client that is late. It is false where
 // nothing is left to be read.
-func (p *stallReader) wake() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over || p.woken || p.whole.Load() {
-		return p.woken
+func (body *stallReader) wake() bool {
+	body.mu.Lock()
+	defer body.mu.Unlock()
+	if body.over || body.woken || body.whole.Load() {
+		return body.woken
 	}
-	p.woken = true
-	if p.under != nil {
-		p.under.inBody.Store(false)
+	body.woken = true
+	if body.under != nil {
+		body.under.inBody.Store(false)
 	}
-	_ = p.control.SetReadDeadline(time.Unix(1, 0))
+	_ = body.control.SetReadDeadline(time.Unix(1, 0))
 	return true
 }
 
-func (p *stallReader) wasWoken() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.woken
+func (body *stallReader) wasWoken() bool {
+	body.mu.Lock()
+	defer body.mu.Unlock()
+	return body.woken
 }
 
 // wait sets the read deadline; zero is none.
-func (p *stallReader) wait(deadline time.Time) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over || p.woken {
+func (body *stallReader) wait(deadline time.Time) error {
+	body.mu.Lock()
+	defer body.mu.Unlock()
+	if body.over || body.woken {
 		return http.ErrBodyReadAfterClose
 	}
-	if p.under != nil && deadline.IsZero() {
-		p.under.inBody.Store(false)
+	if body.under != nil && deadline.IsZero() {
+		body.under.inBody.Store(false)
 	}
-	if err := p.control.SetReadDeadline(deadline); !errors.Is(err, http.ErrNotSupported) {
+	if err := body.control.SetReadDeadline(deadline); !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
@@ -294,23 +294,23 @@ func late(r *http.Request) bool {
 }
 
 // Read implements io.Reader.
-func (p *stallReader) Read(b []byte) (int, error) {
-	if now := time.Now(); p.stall > 0 && now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
-		p.armed = now
-		if err := p.wait(now.Add(p.stall)); err != nil {
+func (body *stallReader) Read(b []byte) (int, error) {
+	if now := time.Now(); body.stall > 0 && now.Sub(body.armed) > min(deadlineStep, body.stall/8) {
+		body.armed = now
+		if err := body.wait(now.Add(body.stall)); err != nil {
 			return 0, err
 		}
 	}
-	n, err := p.ReadCloser.Read(b)
+	n, err := body.ReadCloser.Read(b)
 	if errors.Is(err, io.EOF) {
-		p.whole.Store(true)
-		if p.stall > 0 {
+		body.whole.Store(true)
+		if body.stall > 0 {
 			// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
 			// the rest of the body for ever.
-			_ = p.wait(time.Time{})
+			_ = body.wait(time.Time{})
 		}
-	} else if errors.Is(err, os.ErrDeadlineExceeded) && !p.wasWoken() {
-		p.late.Store(true)
+	} else if errors.Is(err, os.ErrDeadlineExceeded) && !body.wasWoken() {
+		body.late.Store(true)
 	}
 	return n, err
 }

@@ -147,7 +147,7 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.request.to), Err: err}
 	}
-	c.request.attempts.Done(how, err) // after Failed and NotItsFault Next has none: an endpoint may have seen it
+	c.request.attempts.Done(how, err) // only after Unseen does Next have another one
 	if p.nextEndpoint(x) {
 		p.observer.metrics.retried()
 		return nil

@@ -73,9 +73,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	c := &trip{client: Client(r, p.settings.Trusted), outcome: outcomeOf(w)}
-	defer c.end() // also where the answer breaks off, which is a panic
-	out := r.WithContext(context.WithValue(r.Context(), tripKey{}, c))
+	trip := &trip{client: Client(r, p.settings.Trusted), draft: draftOf(w)}
+	defer trip.end() // also where the answer breaks off, which is a panic
+	out := r.WithContext(context.WithValue(r.Context(), tripKey{}, trip))
 	if r.ContentLength == 0 { // in HTTP/2 there is a Body all the same
 		out.Body = nil
 	} else {
@@ -83,7 +83,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// itself and throw it away.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		if r.ProtoMajor == 1 {
-			c.upload, _ = r.Body.(*stallReader)
+			trip.upload, _ = r.Body.(*stallReader)
 		}
 	}
 	if asksToUpgrade(r) {
@@ -92,12 +92,13 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	out.Header, out.Trailer, out.Close = p.header(r), nil, false
 	if r.ProtoMajor == 1 && r.Method != http.MethodGet && r.Method != http.MethodHead {
-		// Firmware expects none to its GETs. net/http's server of HTTP/2 may still encode the header of one when it is
-		// cleared: where the client has reset the stream, WriteHeader does not wait.
-		c.interim = &interimWriter{w: w}
+		// Interim answers (1xx) are passed on in HTTP/1.1 alone, and not to a GET, where firmware expects none. In HTTP/2
+		// a client may reset the stream: then WriteHeader returns before net/http has encoded the interim answer's header,
+		// which [interimWriter] clears for the next answer.
+		trip.interim = &interimWriter{w: w}
 	}
 	answer, err := p.transport.RoundTrip(out) //nolint:bodyclose // by trip.end
-	c.interim.end()
+	trip.interim.end()
 	if err != nil {
 		p.fail(w, r, err, time.Since(begin))
 		return
@@ -224,7 +225,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 		code, reason = http1.CodeGone, boot.ReasonClientGone
 	}
 	p.metrics.failed(reason)
-	outcomeOf(w).failed(reason, err)
+	draftOf(w).failed(reason, err)
 	if reason == boot.ReasonClientGone { // nobody reads it; it is for the counters
 		if reply.IsGRPC(r) {
 			reply.Write(w, r, code, reply.Cancelled, "the client has gone")

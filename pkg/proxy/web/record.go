@@ -24,8 +24,8 @@ import (
 // metrics with those that went, and in records as [boot.ReasonOurTimeout].
 const reasonTorn = "torn"
 
-// outcome is what becomes of a request that net/http serves.
-type outcome struct {
+// draft is the record in the making of a request that net/http serves.
+type draft struct {
 	record.Exchange
 	announced announced
 	sendError error // of writing the answer
@@ -33,39 +33,39 @@ type outcome struct {
 }
 
 // Refused implements the interface by which package reply tells that a request goes no further.
-func (r *response) Refused(text string) { r.outcome.Outcome, r.outcome.Reason = record.Refused, text }
+func (r *response) Refused(text string) { r.draft.Outcome, r.draft.Reason = record.Refused, text }
 
-// outcomeOf is the outcome of the request that w answers; nil where w is not an observer's.
-func outcomeOf(w http.ResponseWriter) *outcome {
+// draftOf is that of the request that w answers; nil where w is not an observer's.
+func draftOf(w http.ResponseWriter) *draft {
 	if r, ok := w.(*response); ok {
-		return &r.outcome
+		return &r.draft
 	}
 	return nil
 }
 
 // sentTo notes the endpoint that a request goes to.
-func (f *outcome) sentTo(endpoint netip.AddrPort) {
-	if f != nil {
-		f.Endpoint = endpoint
+func (d *draft) sentTo(endpoint netip.AddrPort) {
+	if d != nil {
+		d.Endpoint = endpoint
 	}
 }
 
 // failed notes why no endpoint has answered.
-func (f *outcome) failed(reason string, err error) {
-	if f == nil {
+func (d *draft) failed(reason string, err error) {
+	if d == nil {
 		return
 	}
-	f.Outcome, f.Reason, f.failure = record.NoServer, reason, err
+	d.Outcome, d.Reason, d.failure = record.NoServer, reason, err
 	switch reason {
 	case boot.ReasonClientGone:
-		f.Outcome, f.failure = record.Torn, nil
+		d.Outcome, d.failure = record.Torn, nil
 	case boot.ReasonClientStalled, boot.ReasonClientBody:
-		f.Outcome = record.Refused
+		d.Outcome = record.Refused
 	}
 }
 
 // torn notes that an answer did not get whole to its client.
-func (f *outcome) torn(reason string) { f.Outcome, f.Reason = record.Torn, reason }
+func (d *draft) torn(reason string) { d.Outcome, d.Reason = record.Torn, reason }
 
 // exchange is a request from its beginning on. The name is its path as the client asked for it: a gate may change it.
 func (o *observer) exchange(client netip.Addr, begin time.Time, name string) record.Exchange {
@@ -121,7 +121,7 @@ func (r *response) recordCall() {
 	if r.sink == nil || !reply.IsGRPC(r.request) {
 		return
 	}
-	x := r.outcome.Exchange
+	x := r.draft.Exchange
 	x.Kind, x.Outcome = record.Stream, record.Began
 	r.record(x)
 }
@@ -129,7 +129,7 @@ func (r *response) recordCall() {
 // recordLong records that a long answer is under way: when its head says so, or, where that tells no length, when as
 // much has been written; then, from time to time, how much it is.
 func (r *response) recordLong(length uint64) {
-	o := &r.outcome
+	o := &r.draft
 	if r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
 		return
 	}
@@ -152,7 +152,7 @@ func (r *response) recordEnd(grpc string) {
 	if r.sink == nil {
 		return
 	}
-	x := &r.outcome
+	x := &r.draft
 	x.Method, x.Expected = r.request.Method, r.expected()
 	switch {
 	case grpc != "":
@@ -178,7 +178,7 @@ func (r *response) shortBy(sendError error) string {
 // notTaken is why the client did not take the whole answer.
 func (r *response) notTaken() string {
 	c := connOfRequest(r.request) // the kernel's TCP_USER_TIMEOUT may be sooner than the stall timer
-	if c != nil && c.gaveUp.Load() || errors.Is(r.outcome.sendError, syscall.ETIMEDOUT) {
+	if c != nil && c.gaveUp.Load() || errors.Is(r.draft.sendError, syscall.ETIMEDOUT) {
 		return boot.ReasonOurTimeout
 	}
 	return boot.ReasonClientGone

@@ -568,7 +568,7 @@ func TestRecordsTheKernelsTimeout(t *testing.T) {
 		syscall.ETIMEDOUT: boot.ReasonOurTimeout, syscall.ECONNRESET: boot.ReasonClientGone,
 	} {
 		r := response{request: httptest.NewRequest(http.MethodGet, "/", http.NoBody)}
-		r.outcome.sendError = os.NewSyscallError("sendfile", failure)
+		r.draft.sendError = os.NewSyscallError("sendfile", failure)
 		if got := r.notTaken(); got != want {
 			t.Errorf("%v: got %s, want %s", failure, got, want)
 		}

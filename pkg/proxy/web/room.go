@@ -185,9 +185,12 @@ type charge struct {
 	over bool
 }
 
-// enter charges a request and its header, of which the connection's own charge goes down with its next read.
-func (s *response) enter(r *http.Request, settings *Settings, account *admission.Route, body bool) admission.Refusal {
-	c := connOfRequest(r)
+// enter charges a request and its header. The header's bytes are no longer the connection's unread ones: at its next
+// read the connection's own charge goes down by them.
+func (r *response) enter(
+	request *http.Request, settings *Settings, account *admission.Route, body bool,
+) admission.Refusal {
+	c := connOfRequest(request)
 	if c == nil {
 		return admission.Admitted
 	}
@@ -195,7 +198,7 @@ func (s *response) enter(r *http.Request, settings *Settings, account *admission
 	if body {
 		cost += costBody
 	}
-	if r.ProtoMajor == 2 {
+	if request.ProtoMajor == 2 {
 		c.multiplexed.Store(true)
 		// One by one: when a few of fifty that came at once were refused (patience), the connection is evicted, and the
 		// others are refused without asking the account.
@@ -206,47 +209,47 @@ func (s *response) enter(r *http.Request, settings *Settings, account *admission
 		}
 		cost += costStream
 		if body {
-			r.Body = &counted{r.Body, &c.unread}
+			request.Body = &counted{request.Body, &c.unread}
 		}
-		why := account.Admit(&s.charged.stream, s, Client(r, settings.Trusted), admission.Cost{Memory: cost})
+		why := account.Admit(&r.charged.stream, r, Client(request, settings.Trusted), admission.Cost{Memory: cost})
 		if why != admission.Admitted && c.unread.turnedDown.Add(1) > patience {
 			c.Evict() // it asks on and on, which costs time if not memory
 		}
 		return why
 	}
 	c.unread.busy.Add(1)
-	s.charged.conn = c
+	r.charged.conn = c
 	c.lease.Touch()
 	why := c.lease.Grow(cost)
 	if why == admission.Admitted {
-		s.charged.grown = cost
+		r.charged.grown = cost
 	}
 	return why
 }
 
 // giveBack gives back what enter has charged.
-func (s *response) giveBack() {
-	s.charged.mu.Lock()
-	s.charged.over = true
-	s.charged.mu.Unlock()
-	s.charged.stream.Release()
-	if c := s.charged.conn; c != nil {
+func (r *response) giveBack() {
+	r.charged.mu.Lock()
+	r.charged.over = true
+	r.charged.mu.Unlock()
+	r.charged.stream.Release()
+	if c := r.charged.conn; c != nil {
 		c.nextAnswer()
-		c.lease.Shrink(s.charged.grown)
+		c.lease.Shrink(r.charged.grown)
 		c.lease.Touch()
 		c.unread.busy.Add(-1)
 	}
 }
 
 // Evict implements admission.Holder, for a stream of HTTP/2: it is reset.
-func (s *response) Evict() {
+func (r *response) Evict() {
 	go func() { // the connection's own goroutine may be writing
-		s.charged.mu.Lock()
-		defer s.charged.mu.Unlock()
-		if s.charged.over {
+		r.charged.mu.Lock()
+		defer r.charged.mu.Unlock()
+		if r.charged.over {
 			return
 		}
-		control, past := http.NewResponseController(s.ResponseWriter), time.Unix(1, 0)
+		control, past := http.NewResponseController(r.ResponseWriter), time.Unix(1, 0)
 		_ = control.SetReadDeadline(past)
 		_ = control.SetWriteDeadline(past)
 	}()

@@ -137,7 +137,7 @@ func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, n
 // trip is what a transport has to know of a request, and what is left of it for the handler to end.
 type trip struct {
 	client  netip.Addr // the endpoint is chosen for it, and it may have connections of its own
-	outcome *outcome
+	draft   *draft
 	interim *interimWriter // nil drops interim answers
 	upload  *stallReader   // the client's body in HTTP/1.1
 
@@ -148,38 +148,38 @@ type trip struct {
 type tripKey struct{}
 
 // end is called when the handler has done with the answer, or will not take one.
-func (c *trip) end() {
-	if c.body != nil {
-		c.body.closed.Store(true)
+func (t *trip) end() {
+	if t.body != nil {
+		t.body.closed.Store(true)
 	}
-	if c.answer != nil {
-		_ = c.answer.Close()
+	if t.answer != nil {
+		_ = t.answer.Close()
 	}
 }
 
 // RoundTrip implements http.RoundTripper, for requests whose context has a trip.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	c := r.Context().Value(tripKey{}).(*trip)
+	trip := r.Context().Value(tripKey{}).(*trip)
 	if r.Body != nil && r.Body != http.NoBody {
-		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
+		trip.body = &retryBody{ReadCloser: r.Body, upload: trip.upload}
 	}
 	var response *http.Response
-	_, err := t.endpoints.Try(c.client, mostAttempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
+	_, err := t.endpoints.Try(trip.client, mostAttempts, func(e *endpoint.Endpoint, tried int) (endpoint.Result, error) {
 		if tried > 0 {
 			t.metrics.retried()
 		}
-		c.outcome.sentTo(e.Addr)
+		trip.draft.sentTo(e.Addr)
 		var err error
-		if response, err = t.ask(r, c, e); err == nil { //nolint:bodyclose // by trip.end
+		if response, err = t.ask(r, trip, e); err == nil { //nolint:bodyclose // by trip.end
 			return endpoint.Taken, nil
 		}
-		if c.body.endpointLeft() {
-			err = errLost // what there is may be the deadline by which stallReader.wake ended the read
+		if trip.body.endpointLeft() {
+			err = errLost // err may only be the deadline that stallReader.wake has set
 		}
-		if fault := clientFault(r, c.body); fault != nil {
+		if fault := clientFault(r, trip.body); fault != nil {
 			return endpoint.NotItsFault, fault
 		}
-		if sock.Exhausted(err) || c.body.partial() || wasCancelled(err) {
+		if sock.Exhausted(err) || trip.body.partial() || wasCancelled(err) {
 			return endpoint.NotItsFault, err
 		}
 		t.drop(e.Addr)
@@ -192,14 +192,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.
-func (t *transport) ask(r *http.Request, c *trip, e *endpoint.Endpoint) (*http.Response, error) {
+func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*http.Response, error) {
 	body := &answerBody{endpoint: e}
 	var response *http.Response
 	var err error
 	if !t.grpc && bodiless(r) {
 		body.pool = t.idle
-		response, body.conn, err = t.idle.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
-	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
+		response, body.conn, err = t.idle.roundTrip(r, idle.PerClient(e.Addr, trip.client), trip.interim)
+	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, trip, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
 		}
@@ -216,7 +216,7 @@ func (t *transport) ask(r *http.Request, c *trip, e *endpoint.Endpoint) (*http.R
 	if w, ok := body.ReadCloser.(halfCloser); ok {
 		response.Body = upgradedBody{body, w}
 	}
-	c.answer = response.Body
+	trip.answer = response.Body
 	return response, nil
 }
 
@@ -227,20 +227,20 @@ func bodiless(r *http.Request) bool {
 }
 
 // forHTTPTransport is the request to one endpoint as http.Transport wants it.
-func (t *transport) forHTTPTransport(r *http.Request, c *trip, to netip.AddrPort) *http.Request {
+func (t *transport) forHTTPTransport(r *http.Request, trip *trip, to netip.AddrPort) *http.Request {
 	trace := &httptrace.ClientTrace{}
-	if c.interim != nil {
-		trace.Got1xxResponse = c.interim.write
+	if trip.interim != nil {
+		trace.Got1xxResponse = trip.interim.write
 	}
-	if c.body != nil {
-		trace.GotConn = func(got httptrace.GotConnInfo) { c.body.goesTo(r.Context(), got.Conn) }
+	if trip.body != nil {
+		trace.GotConn = func(got httptrace.GotConnInfo) { trip.body.goesTo(r.Context(), got.Conn) }
 	}
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
 	target := *r.URL
 	target.Scheme, target.Host = t.scheme, to.String()
 	r.URL, r.Body = &target, nil
-	if c.body != nil {
-		r.Body = c.body
+	if trip.body != nil {
+		r.Body = trip.body
 	}
 	return r
 }

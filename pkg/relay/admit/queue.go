@@ -41,8 +41,8 @@ type Asker struct {
 	XID uint32
 	// Unicast tells that the request was sent to this host.
 	Unicast bool
-	// Requests tells that the request asks for an address that a server has offered.
-	Requests bool
+	// IsRequest tells that the message is a REQUEST, for an address that a server has offered.
+	IsRequest bool
 }
 
 // Place is where a request waits.
@@ -106,7 +106,7 @@ func (q *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refuse
 	if refused != Admitted {
 		return nil, refused
 	}
-	verdict, number, class := q.gate.Ask(a.Tag, a.Requests, now)
+	verdict, number, class := q.gate.Ask(a.Tag, a.IsRequest, now)
 	switch {
 	case verdict == Send:
 		return nil, Admitted

@@ -93,7 +93,7 @@ func (t *Transfer) ACK(n uint16, now time.Time) (a Action, step bool) {
 		t.sample(now)
 		return t.advance(now), true
 	}
-	at := t.sent - uint64(uint16(t.sent)-n) // the highest number that is not above sent
+	at := t.sent - uint64(uint16(t.sent)-n) // the highest number that is not above sent, whose low 16 bits are n
 	switch {
 	case uint64(uint16(t.sent)-n) > t.sent-t.acked:
 		return Nothing, false // of the past, or of a block that was never sent
@@ -173,6 +173,8 @@ func (t *Transfer) Timeout(now time.Time) Action {
 	case !t.acknowledged:
 		return Nothing
 	case t.sent == t.last && t.sends >= lastSends && (t.acked > 0 || t.last == 1):
+		// Its last ACK is lost, and its socket closed. Where not one of several blocks was acknowledged, it has rather got
+		// none.
 		return Complete
 	}
 	return t.again(now)

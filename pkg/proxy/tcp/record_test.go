@@ -132,9 +132,9 @@ func TestRecordsTheClientBehindAProxy(t *testing.T) {
 func TestRecordsProgress(t *testing.T) {
 	var got []record.Exchange
 	s := session{front: &Front{config: Config{Sink: func(x record.Exchange) { got = append(got, x) }}}}
-	s.outcome.Begin = time.Now().Add(-2 * record.Progress)
+	s.draft.Begin = time.Now().Add(-2 * record.Progress)
 	for range 3 {
-		s.outcome.bytes[toClient] += 100
+		s.draft.bytes[toClient] += 100
 		s.progress()
 	}
 	if len(got) != 1 || got[0].Outcome != record.Began || got[0].Bytes != 100 || got[0].Took < 2*record.Progress {
