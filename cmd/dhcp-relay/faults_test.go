@@ -327,3 +327,24 @@ func TestDrainBringsTheLastAnswer(t *testing.T) {
 		t.Errorf("got exit %d", code)
 	}
 }
+
+// TestGraceRelaysOn: in the pod of a stack-proxy the relay goes on as long as that, and the pod is ready as long.
+func TestGraceRelaysOn(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.start(t, "DRAIN_GRACE=1h")
+	p.waitReady(t)
+	if err := p.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the grace begins", func() bool { return strings.Contains(p.log.String(), `"msg":"still serving"`) })
+	if code, body := p.page("/readyz"); code != 200 {
+		t.Errorf("not ready: %d %s", code, body)
+	}
+	l.broadcast(t, discover(t).ToBytes())
+	receive(t, l.smee)
+	if err := p.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+}

@@ -70,6 +70,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			Handlers: handlers,
 		}),
 		Tasks: tasks,
+		Grace: s.DrainGrace,
 	})
 	if err != nil {
 		return 1 // Run has logged it

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/tinkerbell/stack/pkg/boot/feed"
@@ -22,7 +23,8 @@ const (
 // settings is what the environment sets.
 type settings struct {
 	daemon.Settings
-	AdminAddress string `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`
+	AdminAddress string        `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`
+	DrainGrace   time.Duration `split_words:"true" default:"0s" desc:"after SIGTERM, how long it relays and is ready as before: as long as the stack-proxy in its pod"`
 
 	Listeners       []listener `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas; name=address gives a link address for option 82"`
 	ListenBroadcast bool       `split_words:"true" default:"true" desc:"false: no listeners, only requests sent to an address of this pod (no NET_RAW)"`
@@ -174,6 +176,9 @@ func (s *settings) Validate() error {
 		}
 	}
 	faults = slices.Concat(faults, s.validate6(), s.validateIdle())
+	if s.DrainGrace < 0 {
+		faults = append(faults, fmt.Errorf("%s_DRAIN_GRACE: %s is below 0", prefix, s.DrainGrace))
+	}
 	if err := s.Check(prefix); err != nil {
 		faults = append(faults, err)
 	}

@@ -60,7 +60,7 @@ func freeAddress(t *testing.T) string {
 }
 
 // startProgram runs the program with a pipe for its log, whose other end is p.log.
-func startProgram(t *testing.T, accessLog string) *program {
+func startProgram(t *testing.T, accessLog string, env ...string) *program {
 	t.Helper()
 	backend := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n, err := io.Copy(io.Discard, r.Body); n > 0 || err != nil {
@@ -103,6 +103,7 @@ func startProgram(t *testing.T, accessLog string) *program {
 	p.Stderr = writer
 	p.Env = append(os.Environ(), programVariable+"=1", prefix+"_ROUTES_FILE="+routes, prefix+"_ADMIN_ADDRESS="+p.admin,
 		prefix+"_DRAIN_GRACE=0s", prefix+"_DRAIN_TIMEOUT=20s")
+	p.Env = append(p.Env, env...)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -396,6 +397,63 @@ func TestSecondSignalEndsAtOnceWithAStuckLog(t *testing.T) {
 	})
 	err = p.end()
 	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// It is ready as long as it takes connections, and no longer: the readiness of a pod that terminates decides whether
+// kube-proxy sends to it where there is no other.
+func TestReadyAsLongAsConnectionsAreTaken(t *testing.T) {
+	p := startProgram(t, "errors", prefix+"_DRAIN_GRACE=1s")
+	go func() { _, _ = io.Copy(io.Discard, p.log) }()
+	open, err := net.Dial("tcp", p.web) // whose request keeps the program from ending before it was asked
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if _, err := io.WriteString(open, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the request is taken up", func() bool { return p.metric("stack_proxy_http_requests_in_flight") > 0 })
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ready := func() bool {
+		r, err := p.client.Get("http://" + p.admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	}
+	leaving := 0
+	p.until("it is not ready", func() bool {
+		r, err := p.client.Get("http://" + p.files + "/file")
+		if err == nil {
+			_ = r.Body.Close()
+		}
+		switch isReady := ready(); {
+		case isReady && err != nil:
+			t.Fatalf("it is ready, and takes no connection: %v", err)
+		case isReady && r.Close:
+			leaving++
+		case !isReady:
+			return true
+		}
+		return false
+	})
+	if leaving == 0 {
+		t.Error("it was told to end, and was not ready at once")
+	}
+	p.until("no connection is taken", func() bool {
+		c, err := net.Dial("tcp", p.files)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	_, _ = io.WriteString(open, "123456789")
+	if err := <-p.exited; err != nil {
 		t.Errorf("it ended with %v", err)
 	}
 }

@@ -83,7 +83,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Resolver:     &endpoint.Resolver{Logger: logger},
 		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
 		Addresses:    c.PublicAddresses,
-		Grace:        c.DrainGrace,
 		Logger:       logger,
 		Registry:     registry,
 		Account:      reserve(table, c.bootsMemory()).Account(container, logger),
@@ -107,7 +106,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Handlers: handlers,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{
-		Logger: logger, Admin: server, Tasks: tasks, DrainTime: p.DrainTime,
+		Logger: logger, Admin: server, Tasks: tasks, Grace: c.DrainGrace, Leave: p.Leave, DrainTime: p.DrainTime,
 	})
 	if err != nil {
 		return 1

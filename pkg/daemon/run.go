@@ -41,6 +41,10 @@ type Options struct {
 	Admin Admin
 	// Tasks are started together; the first to fail ends all.
 	Tasks []Task
+	// Grace is how long the tasks go on as before once the program is told to end, and are ready as before: others need
+	// that time to learn of the end. Leave is called when it begins; nil is nothing to do.
+	Grace time.Duration
+	Leave func()
 	// DrainTime is how long the tasks may take to drain, as they are when the drain begins; nil is no time.
 	DrainTime func() time.Duration
 }
@@ -51,17 +55,21 @@ const drainReserve = 3 * time.Second
 // errDrainHangs is a drain that takes longer than the tasks said.
 var errDrainHangs = errors.New("the drain did not end in time")
 
-// errDraining is why a program that was told to stop is not ready.
+// errDraining is why a program whose tasks were told to end is not ready.
 var errDraining = errors.New("draining")
 
-// Run runs the tasks until ctx is done, a SIGTERM or SIGINT arrives, or a task fails, and returns when every task
-// has returned. A task that takes longer than [Options].DrainTime and 3 s to do so is left running: the program ends
-// without it. A second signal ends the process at once.
+// Run runs the tasks until ctx is done or a SIGTERM or SIGINT arrives, and for [Options].Grace more, or until a task
+// fails, and returns when every task has returned. A task that takes longer than [Options].DrainTime and 3 s to do so
+// is left running: the program ends without it. A second signal ends the process at once.
 func Run(ctx context.Context, o Options) error {
-	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	told, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer restore()
-	// Once the drain has begun, the default action is back: the second signal kills.
-	defer context.AfterFunc(ctx, restore)()
+	ctx, tell := context.WithCancelCause(context.WithoutCancel(ctx))
+	// The default action is back before anybody sees that the end has begun: the second signal kills.
+	defer context.AfterFunc(told, func() {
+		restore()
+		tell(context.Cause(told))
+	})()
 	return run(ctx, o)
 }
 
@@ -77,7 +85,9 @@ func run(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
+	tasksCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	group, groupCtx := errgroup.WithContext(tasksCtx)
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAdmin()
 	var working sync.WaitGroup
@@ -100,7 +110,12 @@ func run(ctx context.Context, o Options) error {
 
 	version, commit := BuildInfo()
 	logger.Info("started", "version", version, "commit", commit)
-	<-groupCtx.Done()
+	select {
+	case <-ctx.Done():
+		o.leave(groupCtx, logger, context.Cause(ctx))
+		end(context.Cause(ctx))
+	case <-groupCtx.Done():
+	}
 	start := time.Now()
 	logger.Info("draining", "cause", context.Cause(groupCtx))
 	patience := drainReserve
@@ -113,6 +128,21 @@ func run(ctx context.Context, o Options) error {
 	}
 	logger.Info("stopped", "drain_seconds", time.Since(start).Seconds())
 	return nil
+}
+
+// leave lets the grace pass, unless a task fails meanwhile.
+func (o *Options) leave(working context.Context, logger *slog.Logger, cause error) {
+	if o.Grace <= 0 {
+		return
+	}
+	logger.Info("still serving", "cause", cause, "grace_seconds", o.Grace.Seconds())
+	if o.Leave != nil {
+		o.Leave()
+	}
+	select {
+	case <-time.After(o.Grace):
+	case <-working.Done():
+	}
 }
 
 // waitFor waits until the group has ended, but not for ever.

@@ -81,6 +81,58 @@ func TestRunDrainsAndKeepsAdminToTheEnd(t *testing.T) {
 	})
 }
 
+// A program that was told to end does its job through the grace, and is ready: kube-proxy sends to a pod that terminates,
+// where there is no other, only while it is.
+func TestReadyThroughTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		slow, admin := &job{name: "slow", drain: time.Second}, &probed{job: job{name: "admin"}}
+		left, ended := 0, make(chan error)
+		go func() {
+			ended <- run(ctx, Options{
+				Admin: admin, Tasks: []Task{slow}, Grace: 5 * time.Second, Leave: func() { left++ },
+				DrainTime: func() time.Duration { return time.Second },
+			})
+		}()
+		synctest.Wait()
+		if left != 0 {
+			t.Error("leaves before it was told to")
+		}
+		cancel()
+		time.Sleep(5*time.Second - time.Millisecond)
+		synctest.Wait()
+		if err := admin.ready(); err != nil || left != 1 {
+			t.Errorf("at the end of the grace: not ready: %v; left %d times", err, left)
+		}
+		slow.ready = errors.New("no endpoint")
+		if err := admin.ready(); err == nil || err.Error() != "slow: no endpoint" {
+			t.Errorf("got %v, want the task's reason", err)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if err := admin.ready(); !errors.Is(err, errDraining) {
+			t.Errorf("got %v, want draining", err)
+		}
+		begin := time.Now()
+		if err := <-ended; err != nil || time.Since(begin) != time.Second {
+			t.Errorf("got %v after %v, want an orderly end after the drain", err, time.Since(begin))
+		}
+	})
+}
+
+// A task that fails ends the grace, which would only be spent on refusing.
+func TestFailureEndsTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begin := time.Now()
+		err := run(ctx, Options{Tasks: []Task{&job{name: "good"}, &job{name: "bad", fail: errors.New("boom")}}, Grace: time.Hour})
+		if err == nil || time.Since(begin) != 0 {
+			t.Errorf("got %v after %v", err, time.Since(begin))
+		}
+	})
+}
+
 // A task that does not end when it should does not keep the program from ending.
 func TestDrainThatHangsIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,8 +41,6 @@ type Options struct {
 	// CatchAnswers sets the rules that bring answers to machines' addresses to transparent tftp routes; see
 	// [datagram.CatchAnswers].
 	CatchAnswers bool
-	// Grace is how long connections are still accepted after shutdown began, until the cluster sends new ones elsewhere.
-	Grace time.Duration
 	// Account bounds the memory and descriptors of connections; nil does not. Container measures the container's memory;
 	// nil is a container without a limit.
 	Account   *admission.Account
@@ -143,14 +141,6 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.mu.Unlock()
 
 	err := p.follow(ctx)
-	if err == nil && p.options.Grace > 0 {
-		p.log.Info("still taking connections", "grace_seconds", p.options.Grace.Seconds(), "open", p.open())
-		p.leave()
-		select {
-		case <-time.After(p.options.Grace):
-		case err = <-p.failed:
-		}
-	}
 	p.log.Info("stopped taking connections", "open", p.open())
 	p.mu.Lock()
 	for _, each := range p.fronts {
@@ -168,8 +158,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return err
 }
 
-// leave has the clients of HTTP fronts take their next requests elsewhere.
-func (p *Proxy) leave() {
+// Leave has the clients of HTTP fronts take their next requests elsewhere, some time before the end of Run.
+func (p *Proxy) Leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, each := range p.fronts {
@@ -254,7 +244,7 @@ func (p *Proxy) DrainTime() time.Duration {
 	for _, r := range p.table.Routes {
 		longest = max(longest, r.Timeouts.Drain.D())
 	}
-	return p.options.Grace + longest
+	return longest
 }
 
 // String implements daemon.Task.

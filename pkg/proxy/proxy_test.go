@@ -521,28 +521,22 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	}
 }
 
-// The order to end: for the grace connections are still taken, each for one answer; then no more, and what is open may
-// end.
-func TestGraceAndDrain(t *testing.T) {
+// Before the end connections are taken, each for one answer.
+func TestLeave(t *testing.T) {
 	l := free(t)
-	r := start(t, Options{Table: table(row("web", route.HTTP, l, hello(t, "a"))), Grace: 300 * time.Millisecond})
+	r := start(t, Options{Table: table(row("web", route.HTTP, l, hello(t, "a")))})
 	mustAsk(t, l, "a")
-	begun := time.Now()
-	stopped := make(chan error, 1)
-	go func() { stopped <- r.stop() }()
-	testwait.Until(t, "an answer of the grace ends its connection", func() bool {
-		response, err := http.Get("http://" + l.AddrPort().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		return response.Close
-	})
-	if err := <-stopped; err != nil {
-		t.Error(err)
+	r.Leave()
+	response, err := http.Get("http://" + l.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if took := time.Since(begun); took < 300*time.Millisecond {
-		t.Errorf("ended after %s, before the grace was over", took)
+	defer response.Body.Close()
+	if !response.Close {
+		t.Error("the answer does not end its connection")
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
 	}
 	if _, err := ask(l); err == nil {
 		t.Error("a connection was taken after the end")
