@@ -62,7 +62,11 @@ func (fs *fileServer) listen(t testing.TB, ns *nstest.NS, at string) {
 func (fs *fileServer) serve(
 	conn *net.UDPConn, open func() (*net.UDPConn, error), stop chan struct{}, running *sync.WaitGroup,
 ) {
-	peers := map[netip.AddrPort]chan []byte{}
+	type peer struct {
+		request []byte
+		in      chan []byte
+	}
+	peers := map[netip.AddrPort]peer{}
 	buf := make([]byte, 65536)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -75,11 +79,9 @@ func (fs *fileServer) serve(
 		b := bytes.Clone(buf[:n])
 		r, ok := parseRequest(b)
 		if !ok {
-			if in := peers[from]; in != nil {
-				select {
-				case in <- b:
-				default:
-				}
+			select {
+			case peers[from].in <- b:
+			default:
 			}
 			continue
 		}
@@ -89,13 +91,13 @@ func (fs *fileServer) serve(
 		if fs.onPeer != nil {
 			fs.onPeer(from)
 		}
-		if peers[from] != nil && fs.singlePort {
+		if fs.singlePort && bytes.Equal(peers[from].request, b) {
 			continue // a repetition
 		}
 		in := make(chan []byte, 64)
 		out := conn
 		if fs.singlePort {
-			peers[from] = in
+			peers[from] = peer{b, in}
 		} else {
 			if out, err = open(); err != nil {
 				continue
@@ -155,15 +157,20 @@ func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}
 		}
 		oack = append(append(append(append(oack, name...), 0), value...), 0)
 	})
+	broken := false                // by the client's ERROR
 	acked := func(n uint16) bool { // waits for the ACK of block n
 		deadline := time.After(cmp.Or(fs.retry, retryAfter))
 		for {
 			select {
 			case b := <-in:
-				if op, _ := opcode(b); op == opAck {
+				switch op, _ := opcode(b); op {
+				case opAck:
 					if got, _ := blockNumber(b); got == n {
 						return true
 					}
+				case opError:
+					broken = true
+					return false
 				}
 			case <-deadline:
 				return false
@@ -180,6 +187,9 @@ func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}
 			send()
 			if acked(n) {
 				return true
+			}
+			if broken {
+				return false
 			}
 		}
 		return false
