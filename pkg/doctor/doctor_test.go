@@ -75,8 +75,16 @@ func elsewhere(option66 string) func(*testing.T, *site) {
 	}
 }
 
-// byTLS has firmware that boots by HTTP load from an HTTPS server that takes no older version of TLS.
-func byTLS(least uint16) func(*testing.T, *site) {
+// closeOld closes the connections of clients that do not know TLS 1.3.
+func closeOld(h *tls.ClientHelloInfo) (*tls.Config, error) {
+	if !slices.Contains(h.SupportedVersions, tls.VersionTLS13) {
+		return nil, h.Conn.Close()
+	}
+	return nil, nil //nolint:nilnil // that of the server
+}
+
+// byTLS has firmware that boots by HTTP load from an HTTPS server.
+func byTLS(config *tls.Config) func(*testing.T, *site) {
 	return func(t *testing.T, s *site) {
 		s.server.Do(t, func() error {
 			listener, err := net.Listen("tcp", "10.30.0.2:443")
@@ -85,7 +93,7 @@ func byTLS(least uint16) func(*testing.T, *site) {
 			}
 			server := httptest.NewUnstartedServer(s.web)
 			_ = server.Listener.Close()
-			server.Listener, server.TLS = listener, &tls.Config{MinVersion: least}
+			server.Listener, server.TLS = listener, config
 			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 			server.StartTLS()
 			t.Cleanup(server.Close)
@@ -100,13 +108,41 @@ func byTLS(least uint16) func(*testing.T, *site) {
 	}
 }
 
-// routeless has everything behind a router that is not offered.
-func routeless(_ *testing.T, s *site) {
-	s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+// routeless has everything behind a router that is not offered, or as option 121 alone, to those that ask for it.
+func routeless(static ...byte) func(*testing.T, *site) {
+	return says(func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 		d := good(m, dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)))
 		d.BootFileName = strings.Replace(d.BootFileName, "10.30.0.2", "10.40.0.2", 1)
 		d.DeleteOption(dhcpv4.OptionRouter)
+		if len(static) > 0 && m.IsOptionRequested(dhcpv4.OptionClasslessStaticRoute) {
+			option(121, static...)(d)
+		}
 		return []*dhcpv4.DHCPv4{d}
+	})
+}
+
+// scriptBehind has the script, and no more, behind the router of option 3, and gives iPXE option 121 as well.
+func scriptBehind(static ...byte) func(*testing.T, *site) {
+	return func(t *testing.T, s *site) {
+		s.server.Addr(t, "eth1", "10.40.0.2/32")
+		s.server.Do(t, func() error {
+			listener, err := net.Listen("tcp", "10.40.0.2:80")
+			if err != nil {
+				return err
+			}
+			server := &http.Server{Handler: s.web, ReadHeaderTimeout: time.Second}
+			go func() { _ = server.Serve(listener) }()
+			t.Cleanup(func() { _ = server.Close() })
+			return nil
+		})
+		s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+			d := good(m)
+			if m.IsOptionRequested(dhcpv4.OptionClasslessStaticRoute) {
+				d.BootFileName = "http://10.40.0.2/auto.ipxe"
+				option(121, static...)(d)
+			}
+			return []*dhcpv4.DHCPv4{d}
+		}
 	}
 }
 
@@ -132,9 +168,13 @@ func TestFaultsAreNamed(t *testing.T) {
 		"option 66 as BIOS reads it": {elsewhere("10.30.0.2"), func(o *Options) { o.Arch, _ = offer.ArchNamed("bios") },
 			"wrong-architecture", "at 10.30.0.2"},
 		// The certificate is httptest's, for other names.
-		"the loader by TLS 1.3 alone":               {byTLS(tls.VersionTLS13), byHTTP, "tls-version certificate-name", "firmware offers"},
-		"the loader by TLS 1.2, too":                {byTLS(tls.VersionTLS12), byHTTP, "certificate-name", ""},
-		"by TLS 1.3 alone to other firmware's asks": {byTLS(tls.VersionTLS13), nil, "certificate-name", ""},
+		"the loader by TLS 1.3 alone": {byTLS(&tls.Config{MinVersion: tls.VersionTLS13}), byHTTP,
+			"tls-version certificate-name", "firmware offers"},
+		"the loader by TLS 1.3 alone, without an alert": {byTLS(&tls.Config{GetConfigForClient: closeOld}), byHTTP,
+			"tls-version certificate-name", "closed the connection at a ClientHello"},
+		"the loader by TLS 1.2, too": {byTLS(&tls.Config{MinVersion: tls.VersionTLS12}), byHTTP, "certificate-name", ""},
+		"by TLS 1.3 alone to other firmware's asks": {byTLS(&tls.Config{MinVersion: tls.VersionTLS13}), nil,
+			"certificate-name", ""},
 		"a proxy has the file": {func(_ *testing.T, s *site) {
 			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 				return []*dhcpv4.DHCPv4{
@@ -205,7 +245,14 @@ func TestFaultsAreNamed(t *testing.T) {
 		"the next server is elsewhere and no router leads there": {func(_ *testing.T, s *site) {
 			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)), dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1))))
 		}, nil, "router", "10.99.0.1"},
-		"no router is offered, and everything is behind one": {routeless, nil, "router", "not asked: no router leads there"},
+		"no router is offered, and everything is behind one": {routeless(), nil, "router", "not asked: no router leads there"},
+		"the router is offered as option 121 alone": {routeless(0, 10, 30, 0, 1), nil, "router",
+			"option 121 alone (0.0.0.0/0 by 10.30.0.1)"},
+		"option 3 beside option 121, which leads elsewhere": {scriptBehind(24, 10, 50, 0, 10, 30, 0, 1), nil, "router-ignored",
+			"ignores option 3 (10.30.0.1)"},
+		"option 3 beside option 121, which leads there": {scriptBehind(0, 10, 30, 0, 1), nil, "", ""},
+		"option 121 leads elsewhere":                    {routeless(24, 10, 50, 0, 10, 30, 0, 1), nil, "router", "(option 3). What is"},
+		"option 121 is cut short":                       {routeless(0, 10, 30, 0), nil, "router", "(option 3). What is"},
 		"large packets are lost": {func(t *testing.T, s *site) {
 			if err := s.sw.Links().LinkSetMTU(s.sw.Link(t, "p-doctor"), 1400); err != nil {
 				t.Fatal(err)

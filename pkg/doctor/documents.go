@@ -106,8 +106,12 @@ const (
 // judgeTLS judges the version of TLS, and a certificate.
 func (c *chain) judgeTLS(d document, a *web.Answer) {
 	if a.TooNew != "" && (d.what != "loader" || c.Arch.HTTP) { // else it is loaded by machines that are not asked for
-		c.note(d, "tls-version", "%s: %s takes TLS 1.3 alone (it refuses TLS 1.2 by the alert protocol_version), and %s "+
-			"offers TLS 1.2 at most, but for the newest", d, a.TooNew, d.reader())
+		how := "it refuses TLS 1.2 by the alert protocol_version"
+		if a.Closes {
+			how = "it closed the connection at a ClientHello of TLS 1.2 at most, twice, and took one of TLS 1.3"
+		}
+		c.note(d, "tls-version", "%s: %s takes TLS 1.3 alone (%s), and %s offers TLS 1.2 at most, but for the newest",
+			d, a.TooNew, how, d.reader())
 	}
 	now := time.Now()
 	leaf, fault := web.Judge(a.TLS, a.URL, c.CA, now)

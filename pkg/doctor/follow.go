@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor/link"
+	"github.com/tinkerbell/stack/pkg/doctor/offer"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -197,6 +198,10 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		if relay := c.order.addr.Relay; relay.IsValid() && c.near(relay) {
 			likely = fmt.Sprintf("; most likely it is the relay, %s", relay)
 		}
+		if route, ok := c.static(); ok {
+			likely = fmt.Sprintf(", but the way there as option 121 alone (%s by %s), which UEFI, most other firmware and "+
+				"iPXE before 2.0 do not read: give option 3 as well", route.To, route.By)
+		}
 		c.find("router", "%s is not in %s, and the DHCP server %s offers no router (option 3)%s. What is behind it was "+
 			"not looked at", c.next, network, c.order.addr.Server, likely)
 	case !c.near(router):
@@ -204,6 +209,7 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 	case len(owners[router]) == 0:
 		c.find("router", "nobody has the address of the router %s, which leads to %s", router, c.next)
 	}
+	c.judgeStatic()
 	for a, all := range owners {
 		// The owner of an address answers every question; for an address that moved just now first one station answers,
 		// then the other.
@@ -218,6 +224,27 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP, "+
 			"or in IPv6 to neighbour solicitation", c.next, c.bootFile(), c.Interface)
 	}
+}
+
+// static is the route to the next server that the DHCP server offers as option 121, to firmware unasked or to iPXE,
+// which asks for it.
+func (c *chain) static() (offer.Route, bool) {
+	route, ok := c.order.addr.StaticTo(c.next)
+	if script := c.order.script; !ok && script != nil && script.Server == c.order.addr.Server {
+		return script.StaticTo(c.next)
+	}
+	return route, ok
+}
+
+// judgeStatic says that iPXE has no way to the script: it ignores option 3 where option 121 is offered (RFC 3442).
+func (c *chain) judgeStatic() {
+	o := c.order.script
+	if o == nil || len(o.Static) == 0 || !o.Router().IsValid() || !o.Next.IsValid() || c.near(o.Next) ||
+		slices.ContainsFunc(o.Static, func(r offer.Route) bool { return r.To.Contains(o.Next) }) {
+		return
+	}
+	c.find("router-ignored", "%s is not in %s, and of the routes that %s offers as option 121 none leads there: "+
+		"iPXE 2.0 ignores option 3 (%s) for them", o.Next, c.order.addr.Addr.Masked(), o.Server, o.Router())
 }
 
 func (c *chain) bootFile() string {

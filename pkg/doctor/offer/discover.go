@@ -67,7 +67,8 @@ func New(stage Stage, arch Arch, mac net.HardwareAddr) (*Ask, error) {
 		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, uuid),
 	}
 	if class := stage.userClass(); class != "" {
-		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptUserClass(class)))
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptUserClass(class)),
+			dhcpv4.WithRequestedOptions(dhcpv4.OptionClasslessStaticRoute)) // as iPXE 2.0 does
 	}
 	message, err := dhcpv4.NewDiscovery(mac, mods...)
 	if err != nil {

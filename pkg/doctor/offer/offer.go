@@ -27,6 +27,7 @@ type Offer struct {
 	Relay   netip.Addr     // giaddr; the zero address: none
 	Addr    netip.Prefix   // not valid: a proxy, which offers no address
 	Routers []netip.Addr
+	Static  []Route    // option 121 (RFC 3442); none where it is malformed
 	Next    netip.Addr // where the file is: siaddr, or option 66; for UEFI siaddr, or the server itself
 	// Itself tells that Next is the DHCP server, since siaddr is zero.
 	Itself  bool
@@ -39,6 +40,12 @@ type Offer struct {
 	DNS     []netip.Addr
 	Search  []string // domains that complete short names: option 119, else option 15
 	Refusal string   // why a DHCPv6 server offers no address, in its own words; empty: it does not say
+}
+
+// Route is a route to a network.
+type Route struct {
+	To netip.Prefix
+	By netip.Addr
 }
 
 // read takes over what a message says.
@@ -54,6 +61,11 @@ func (o *Offer) read(m *dhcpv4.DHCPv4) {
 	}
 	o.Routers, o.Log, o.DNS = addrsOf(m.Router()), addrsOf(dhcpv4.GetIPs(dhcpv4.OptionLogServer, m.Options)),
 		addrsOf(m.DNS())
+	for _, r := range m.ClasslessStaticRoute() {
+		to, _ := netip.AddrFromSlice(r.Dest.IP)
+		bits, _ := r.Dest.Mask.Size()
+		o.Static = append(o.Static, Route{netip.PrefixFrom(to, bits).Masked(), addrOf(r.Router)})
+	}
 	o.Search = domains(m)
 	o.File, _, _ = strings.Cut(m.BootFileName, "\x00")
 	if name := m.Options.Get(dhcpv4.OptionBootfileName); len(name) > 0 {
@@ -175,6 +187,16 @@ func (o *Offer) Router() netip.Addr {
 		return netip.Addr{}
 	}
 	return o.Routers[0]
+}
+
+// StaticTo is the route of option 121 to a host; ok is false where there is none.
+func (o *Offer) StaticTo(host netip.Addr) (best Route, ok bool) {
+	for _, r := range o.Static {
+		if r.By.IsValid() && r.To.Contains(host) && (!ok || r.To.Bits() > best.To.Bits()) {
+			best, ok = r, true
+		}
+	}
+	return best, ok
 }
 
 // Menu is what option 43 says of PXE's discovery (PXE 2.1, table 2-3): the bits of sub-option 6, and whether it has a

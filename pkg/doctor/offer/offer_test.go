@@ -102,6 +102,31 @@ func TestAnswersAreHeard(t *testing.T) {
 }
 
 // Options may stand in the fields of file and server name: servers do so where the others run out of room.
+// Of the routes of option 121 the narrowest counts; malformed ones are none.
+func TestStaticRoutes(t *testing.T) {
+	ask, reply := asked(t)
+	for name, test := range map[string]struct {
+		option []byte
+		by     string // the router to 192.0.9.2; empty: none
+	}{
+		"none":            {nil, ""},
+		"to all":          {[]byte{0, 192, 0, 2, 1}, "192.0.2.1"},
+		"elsewhere":       {[]byte{24, 192, 0, 8, 192, 0, 2, 1}, ""},
+		"the narrowest":   {[]byte{0, 192, 0, 2, 1, 24, 192, 0, 9, 192, 0, 2, 7, 16, 192, 0, 192, 0, 2, 8}, "192.0.2.7"},
+		"bits behind /20": {[]byte{20, 192, 0, 15, 192, 0, 2, 1}, "192.0.2.1"},
+		"on the link":     {[]byte{24, 192, 0, 9, 0, 0, 0, 0}, ""},
+		"longer than /32": {[]byte{33, 192, 0, 9, 2, 0, 192, 0, 2, 1}, ""},
+		"cut short":       {[]byte{0, 192, 0, 2, 1, 24, 192, 0}, ""},
+	} {
+		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, test.option))
+		h, ok := ask.Hear(framed(reply.ToBytes()), frame.Verify)
+		route, found := h.StaticTo(netip.MustParseAddr("192.0.9.2"))
+		if got := strings.TrimPrefix(route.By.String(), "invalid IP"); !ok || h.Fault != "" || found != (test.by != "") || got != test.by {
+			t.Errorf("%s: got %q, %v (%s)", name, got, found, h.Fault)
+		}
+	}
+}
+
 func TestOverload(t *testing.T) {
 	for name, test := range map[string]struct {
 		overload    []byte
@@ -162,10 +187,15 @@ func FuzzHear(f *testing.F) {
 	ask, reply := asked(f)
 	f.Add(framed(reply.ToBytes()))
 	f.Add(framed(reply.ToBytes()[:240]))
+	for _, routes := range [][]byte{{0, 192, 0, 2, 1}, {33, 192, 0, 9, 2, 0, 192, 0, 2, 1}, {24, 192, 0}, {255}} {
+		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, routes))
+		f.Add(framed(reply.ToBytes()))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, ok := ask.Hear(b, frame.Trust); ok && h.Fault == "" {
 			h.Menu()
 			_ = h.BootData()
+			h.StaticTo(h.Server)
 		}
 	})
 }

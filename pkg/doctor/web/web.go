@@ -59,6 +59,7 @@ type Answer struct {
 	Server string // what the server says that it is; empty: nothing
 	TLS    *tls.ConnectionState
 	TooNew string // a host that takes no version of TLS up to Client's MostTLS, and was asked by a newer one; empty: none
+	Closes bool   // TooNew does not say so by an alert, but closes the connection, and takes the newer version
 	Took   time.Duration
 	Err    error
 }
@@ -96,6 +97,7 @@ var (
 	ErrNoConn   = fmt.Errorf("%w, and no connection", ErrSilent)
 	ErrPlain    = errors.New("the port speaks plain HTTP")
 	ErrHandshak = errors.New("the TLS handshake failed")
+	errCloses   = fmt.Errorf("%w: the server closes the connection at the ClientHello", ErrHandshak)
 )
 
 // mostHops is how many redirects are followed.
@@ -163,11 +165,16 @@ func (c *Client) once(ctx context.Context, method string, a *Answer, part string
 		request.Header.Set("Range", part)
 	}
 	response, err := c.exchange(request, a, c.MostTLS)
+	if errors.Is(err, errCloses) { // once may be by chance
+		response, err = c.exchange(request, a, c.MostTLS)
+	}
 	if c.MostTLS != 0 && errors.Is(err, ErrHandshak) {
-		if a.TooNew == "" && strings.Contains(err.Error(), "protocol version") { // alert 70
-			a.TooNew = a.URL.Host
-		}
+		alert := strings.Contains(err.Error(), "protocol version") // alert 70
+		closes := errors.Is(err, errCloses)
 		response, err = c.exchange(request, a, 0)
+		if closes = closes && err == nil; a.TooNew == "" && (alert || closes) {
+			a.TooNew, a.Closes = a.URL.Host, closes
+		}
 	}
 	if a.Err = err; err != nil {
 		return nil
@@ -203,6 +210,10 @@ func (c *Client) exchange(request *http.Request, a *Answer, newest uint16) (*htt
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	a.TLS = state
+	if isTLS := request.URL.Scheme == "https"; err != nil && isTLS && state == nil &&
+		(errors.Is(err, io.EOF) || strings.Contains(err.Error(), "reset")) {
+		return nil, errCloses
+	}
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -18,7 +18,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,24 +241,34 @@ func TestCertificatesAreJudged(t *testing.T) {
 func TestNewTLSAloneIsTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		least, client uint16
+		closes        int // so many connections of older clients are closed in place of an alert
 		tooNew        bool
 	}{
-		"TLS 1.2, too":                     {tls.VersionTLS12, tls.VersionTLS12, false},
-		"TLS 1.3 alone":                    {tls.VersionTLS13, tls.VersionTLS12, true},
-		"TLS 1.3 alone and a newer client": {tls.VersionTLS13, 0, false},
+		"TLS 1.2, too":                     {tls.VersionTLS12, tls.VersionTLS12, 0, false},
+		"TLS 1.3 alone":                    {tls.VersionTLS13, tls.VersionTLS12, 0, true},
+		"TLS 1.3 alone and a newer client": {tls.VersionTLS13, 0, 0, false},
+		"TLS 1.3 alone, without an alert":  {tls.VersionTLS13, tls.VersionTLS12, 2, true},
+		"a connection is closed by chance": {tls.VersionTLS12, tls.VersionTLS12, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte("here"))
 			}))
-			server.TLS = &tls.Config{MinVersion: test.least}
+			var closed atomic.Int32
+			server.TLS = &tls.Config{MinVersion: test.least, GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				if !slices.Contains(h.SupportedVersions, tls.VersionTLS13) && int(closed.Add(1)) <= test.closes {
+					return nil, h.Conn.Close()
+				}
+				return nil, nil //nolint:nilnil // the server's own
+			}}
 			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 			server.StartTLS()
 			t.Cleanup(server.Close)
 			client := Client{Way: &way{to: server.Listener.Addr().String()}, Patience: 5 * time.Second, MostTLS: test.client}
 			a := client.Get(t.Context(), parsed(t, "https://192.0.2.1/"), 4)
-			if a.Err != nil || string(a.Body) != "here" || a.TLS == nil || (a.TooNew == "192.0.2.1") != test.tooNew {
-				t.Errorf("%v, %q, too new: %q", a.Err, a.Body, a.TooNew)
+			if a.Err != nil || string(a.Body) != "here" || a.TLS == nil || (a.TooNew == "192.0.2.1") != test.tooNew ||
+				a.Closes != (test.closes > 1) {
+				t.Errorf("%v, %q, too new: %q, closes: %v", a.Err, a.Body, a.TooNew, a.Closes)
 			}
 		})
 	}
