@@ -20,7 +20,6 @@ const dhcp6Service = "dhcp6"
 func (l *Lab) relayEnv() []string {
 	env := []string{
 		"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
-		"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
 		"DHCP_RELAY_BOOTS_ADDRESS=" + bootsSocket,
 	}
 	if l.opts.IPv6 {

@@ -161,7 +161,6 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		return Process{
 			Role: RolePod, Path: l.bin.stackBoots,
 			Env: []string{
-				"STACK_BOOTS_ADMIN_ADDRESS=" + hostPort(PodIP, BootsAdminPort),
 				"STACK_BOOTS_LISTEN_ADDRESS=" + bootsSocket, "STACK_BOOTS_LINES=true",
 				"STACK_BOOTS_PUBLIC_ADDRESSES=" + l.opts.Service().String(),
 			},
@@ -174,7 +173,6 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		}
 		env := []string{
 			"STACK_PROXY_PRESET=" + preset,
-			"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort),
 			"STACK_PROXY_BOOTS_ADDRESS=" + bootsSocket,
 		}
 		mounts := map[string]string{artifactsInPod: l.opts.Artifacts}

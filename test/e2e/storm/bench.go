@@ -115,14 +115,17 @@ func (b *Bench) measure(ctx context.Context, name string, o Options) (sample rou
 
 // profile has our programs profile their use of the processor from now on; stop waits for the profiles.
 func (s *Site) profile(ctx context.Context, prefix string) (stop func() error) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 2)
-	for program, port := range map[string]uint16{lab.StackProxy: lab.ProxyAdminPort, lab.DHCPRelay: lab.RelayAdminPort} {
+	programs := map[string]uint16{
+		lab.StackProxy: lab.ProxyAdminPort, lab.DHCPRelay: lab.RelayAdminPort, lab.StackBoots: lab.BootsAdminPort,
+	}
+	done := make(chan error, len(programs))
+	for program, port := range programs {
 		go func() { done <- s.profileOne(ctx, prefix+"-"+program+".pprof", port) }()
 	}
-	return func() error {
-		err := errors.Join(<-done, <-done)
-		cancel()
+	return func() (err error) {
+		for range programs {
+			err = errors.Join(err, <-done)
+		}
 		return err
 	}
 }

@@ -27,7 +27,7 @@ func measureBoot(ctx context.Context, f *flags, args []string) error {
 	f.StringVar(&b.Options.Dir, "dir", "build/bench/storm", "where files and logs go")
 	f.StringVar(&b.Options.Peers, "peers", "build/bench/peers", "directory for the packages of peers")
 	f.BoolVar(&b.Options.Unlimited, "unlimited", false, "without the chart's limits of memory")
-	f.StringVar(&b.Profile, "profile", "", "`directory` for processor profiles of stack-proxy and dhcp-relay")
+	f.StringVar(&b.Profile, "profile", "", "`directory` for processor profiles of our programs")
 	f.DurationVar(&b.Within, "within", 0, "after which nothing more is begun: the same command again goes on; "+
 		"0 measures all anew, in one go")
 	f.StringVar(&b.Samples, "samples", "build/bench/boot-storm.samples.json", "what was measured so far, for -within")
