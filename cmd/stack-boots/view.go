@@ -72,6 +72,7 @@ func newView(
 		return nil, err
 	}
 	v.server = page.New(page.Options{
+		// By Event the page tells of machines that a user has acknowledged.
 		Journal: j, Sources: v.receiver.Sources, Event: v.event, Lines: s.Lines, Logger: logger,
 	})
 	k.remember(s.HistoryFile)
@@ -131,6 +132,6 @@ func count(registry prometheus.Registerer, r *feed.Receiver, j *journal.Journal)
 	counter("stack_boot_events_received_total", "Events of boots that programs have told.", r.Received)
 	counter("stack_boot_events_lost_total", "Events that programs had no room for.", r.Lost)
 	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", r.Twins)
-	counter("stack_boot_streams_refused_total", "Streams without the key, or of another release.", r.Refused)
+	counter("stack_boot_streams_refused_total", "Connections without the key, or of another release.", r.Refused)
 	counter("stack_boot_machines_forgotten_total", "Machines that made room for others.", j.Forgotten)
 }

@@ -25,7 +25,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Passed   Outcome = iota // a message was passed on; a line was forwarded
+	Passed   Outcome = iota // a message was passed on; a line was forwarded; the zero value
 	Began                   // it goes on
 	Done                    // it ended in order, an error status included: see Status
 	Torn                    // it ended before all of it was there

@@ -147,6 +147,8 @@ func (m Message) StripOption82() Message {
 func (m Message) JoinOption82(value []byte, limit int) (Message, bool) {
 	at, ok := m.end()
 	var others [MaxOption82]byte // the values of all options 82 but the first
+	// The message will be: what is before first, its value of length bytes, the others joined, value, what was behind.
+	// removed is what the others took with their heads.
 	first, length, joined, removed := 0, 0, 0, 0
 	for i := offFirst; ok; {
 		code, agent, after, more := m.next(i)

@@ -34,7 +34,8 @@ func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	if p.affinity == nil {
 		return p.balance(v, client, tried)
 	}
-	e, err := p.affinity.endpoint(client, v.usable, tried), error(nil)
+	var err error
+	e := p.affinity.endpoint(client, v.usable, tried)
 	if e == nil {
 		e, err = p.balance(v, client, tried)
 	}

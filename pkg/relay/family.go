@@ -109,6 +109,13 @@ type key struct {
 	xid uint32
 }
 
+// unicast takes the place of a listener's index where a packet was sent to an address of this host, and unicastLabel
+// that of its name.
+const (
+	unicast      = -1
+	unicastLabel = "unicast"
+)
+
 // origin is where a request came from, and so where its replies go.
 type origin struct {
 	// listener is the index of the listener that received it, or unicast.

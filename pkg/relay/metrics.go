@@ -20,13 +20,6 @@ const (
 
 func (d direction) String() string { return [directions]string{"to-server", "to-client"}[d] }
 
-// unicast takes the place of a listener's index where a packet was sent to an address of this host, and unicastLabel
-// that of its name.
-const (
-	unicast      = -1
-	unicastLabel = "unicast"
-)
-
 // metrics are a relay's instruments. The families have the same, under another prefix, and some of their own. Counters
 // are looked up once, since the lookup costs more than the relaying.
 type metrics struct {

@@ -86,12 +86,14 @@ func (u *upstream) batch(n int) {
 	for i := range n {
 		b, whole := u.recvBatch.Packet(i)
 		from := u.recvBatch.From(i).AddrPort()
-		side, drop := toServer, Truncated
+		side := toServer
 		if len(b) > 0 && b[0] == u.relay.replyByte {
 			side = toClient
 		}
+		var drop Drop
 		switch {
 		case !whole:
+			drop = Truncated
 		case side == toClient:
 			drop = u.answer(i, b, from, targets, now)
 		default:

@@ -243,7 +243,7 @@ func (w *worker) join(
 	if !has82 {
 		with.message, with.fits = m.AppendOption82(value, limit)
 	} else if with.message, with.fits = m.JoinOption82(value, limit); with.fits {
-		_, noted.sum = dhcp.SumSubs(value)
+		_, noted.sum = dhcp.SumSubs(value) // now with the token
 	}
 	if !with.fits {
 		return without
@@ -346,7 +346,7 @@ func (w *worker) reply4(
 	}
 	// The table counts a request's replies, in all and of each server, for which it has eight bits: a multiplicative
 	// hash.
-	serverHash := uint8(binary.BigEndian.Uint32(ip[:]) * 2654435761 >> 24)
+	serverHash := uint8((binary.BigEndian.Uint32(ip[:]) * 2654435761) >> 24)
 	o, waited, first, found, withinBounds := r.pending.MatchReply(k, serverHash, now)
 	switch {
 	case !found:

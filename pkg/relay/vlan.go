@@ -84,9 +84,9 @@ func (v *vlan) requests(n int, now int64) {
 // view finds the message in frame i, and puts it and its sender into a; drop says why there is none. ok is false for a
 // frame that is no message and is not counted, as a router's advertisement.
 func (v *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
-	a.b, a.giaddr, a.source = nil, [4]byte{}, peer{}
-	b, sum, unheard := listener.Frame(v.RecvBatch(), i)
-	switch unheard {
+	a.b, a.giaddr, a.source = nil, [4]byte{}, peer{} // tellRequest reads these of a dropped frame, too
+	b, sum, fault := listener.Frame(v.RecvBatch(), i)
+	switch fault {
 	case listener.OtherHost:
 		// It is reported, since it may explain why a machine gets no answer: its messages carry the tag of another VLAN.
 		if v.teller.emit != nil && !v.relay.config.IPv6 {

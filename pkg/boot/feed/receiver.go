@@ -166,7 +166,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		_ = server.Close()
 	})
 	if err := server.Serve(r.listener); ctx.Err() == nil {
-		return fmt.Errorf("failed to take streams of boots: %w", err)
+		return fmt.Errorf("failed to take posts of boots: %w", err)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (r *Receiver) oldestStranger(newest net.Conn) net.Conn {
 }
 
 // source is the program at the other end of a connection, which is believed from now on.
-func (r *Receiver) source(conn net.Conn, h head) *source {
+func (r *Receiver) believe(conn net.Conn, h head) *source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.connections[conn]
@@ -277,7 +277,7 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 			return errEvents
 		}
 	}
-	source := r.source(conn, h)
+	source := r.believe(conn, h)
 	// A post that was sent again has events that were taken before.
 	takenBefore, shift := r.sources.post(source, h, count, now)
 	for i := uint64(0); len(events) > 0; i++ {

@@ -237,7 +237,8 @@ func (s *Sender) post(ctx context.Context) error {
 	body := append(append(line, '\n'), s.body...) // it may be read after Do has returned
 	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })
+	defer stop()
 	request, err := http.NewRequestWithContext(attempt, http.MethodPost, "http://stack-boots"+path, bytes.NewReader(body))
 	if err != nil {
 		return err

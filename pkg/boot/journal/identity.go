@@ -26,7 +26,8 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	bound := j.addresses[client]
 	mac := MACOf(e)
 	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could speak for others.
-	if m := bound.machine; m != nil && (mac == [6]byte{} || bound.until > e.At && len(m.macs) > 0) {
+	leased := bound.until > e.At
+	if m := bound.machine; m != nil && (mac == [6]byte{} || (leased && len(m.macs) > 0)) {
 		m.nat = netip.Addr{}
 		return m
 	}

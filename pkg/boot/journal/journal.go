@@ -125,14 +125,15 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		r, cause = j.causeOf(m, b, now)
 	}
 	silent := now-b.lastHeard >= waitSilent && b.oldestOpen() == nil
+	held := r != nil && !r.mild // a cause holds the machine up
 	switch {
-	case done && (r == nil || r.mild): // mild is a rule whose cause does not hold the machine up
+	case done && !held:
 		b.state = Booted
-	case r != nil && !r.mild && (silent || r.name == "workflow-failed"): // it is over, and a cause is known
+	case held && (silent || r.name == "workflow-failed"): // it is over, and a cause is known
 		b.state = StateFailed
 	case silent: // it is over, and no cause is known
 		b.state = Quiet
-	case r != nil && !r.mild: // a cause holds up what goes on
+	case held: // what goes on
 		b.state = Stuck
 	default:
 		b.state = Booting

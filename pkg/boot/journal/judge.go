@@ -65,7 +65,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	var mild bool     // whether it is the mild one of the two rules cannot-tell
 	open := slices.IndexFunc(others, func(d doubt) bool { return d.open })
 	switch {
-	case best != nil: // what a witness missed may be that the boot went on
+	case best != nil: // a boot that may have gone on while a witness missed it is not shown as held up
 		unsure, mild = j.scene.gap(best.needs, c.silentSince()), true
 	case open >= 0:
 		likely, unsure, mild = others[open].rule, others[open].against, others[open].support < supportMissing

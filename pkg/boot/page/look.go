@@ -9,7 +9,7 @@ import (
 const (
 	// gather is how long changes are gathered before they are shown.
 	gather = 250 * time.Millisecond
-	// restFactor is how many times as long as making a snapshot took the next one is put off, at most by maxRest.
+	// The next snapshot waits restFactor times as long as the last one took to make, maxRest at most.
 	restFactor = 5
 	maxRest    = 300 * time.Millisecond
 	// linger is how long a snapshot is kept after somebody looked last.

@@ -67,9 +67,9 @@ func (c *Conn) connect() (err error) {
 // dialed goes on when a connection was opened, or could not be.
 func (c *Conn) dialed() state {
 	u := c.upstream
-	waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
+	pending, err := sock.Connect(u.fd, u.Key().Endpoint())
 	switch {
-	case waiting:
+	case pending:
 		return connecting
 	case err != nil:
 		return c.failed(whileDialing, err)

@@ -72,7 +72,7 @@ func TestRequestThatWasNotReceived(t *testing.T) {
 
 func connected(t *testing.T, addr netip.AddrPort) (fd int) {
 	t.Helper()
-	fd, err := sock.Open(addr, false)
+	fd, err := sock.Open(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type Conn struct {
 
 	state   state
 	rested  state     // where the connection goes on after it rested
-	between state     // where it waits for a request: silent, until something has come
+	between state     // where it waits for a request: silent until the first byte, then waiting
 	since   time.Time // when the wait began that a limit is for
 	acked   uint64    // bytes that the client had acknowledged when the loop last looked
 	endings int       // how many bytes of line ends may still follow a POST

@@ -159,7 +159,7 @@ type upstream struct {
 // open begins to connect, for a key.
 func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 	addr := key.Endpoint()
-	fd, err := sock.Open(addr, true)
+	fd, err := sock.OpenSmall(addr)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func TestSockaddr(t *testing.T) {
 // TestConnectUnknownZone: an address of a link that does not exist is not asked for on any other link.
 func TestConnectUnknownZone(t *testing.T) {
 	target := netip.MustParseAddrPort("[::1%nolink0]:80")
-	fd, err := Open(target, false)
+	fd, err := Open(target)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes a nonblocking TCP socket for addr's family. If smallReceive, its receive buffer is small.
-func Open(addr netip.AddrPort, smallReceive bool) (fd int, err error) {
+// Open makes a nonblocking TCP socket for addr's family, whose receive buffer is the kernel's to size.
+func Open(addr netip.AddrPort) (fd int, err error) { return open(addr, false) }
+
+// OpenSmall is Open with a small receive buffer, which the kernel no longer grows.
+func OpenSmall(addr netip.AddrPort) (fd int, err error) { return open(addr, true) }
+
+func open(addr netip.AddrPort, smallReceive bool) (fd int, err error) {
 	fd, err = unix.Socket(family(addr), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err == nil && smallReceive { // where that fails, the buffer is the kernel's usual one
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])

@@ -42,7 +42,8 @@ type Config struct {
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Sink gets each connection when it has its endpoint, has sent something, and has ended. It may be nil.
+	// Sink gets each connection when it has its endpoint, then each [record.Progress] what its client has got, and its
+	// end. It may be nil.
 	Sink record.Sink
 	// Logger may be nil.
 	Logger *slog.Logger

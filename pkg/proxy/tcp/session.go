@@ -127,8 +127,11 @@ func (s *session) connect() {
 		s.refuseEndpoint(err)
 		return
 	}
-	s.server.bufferSet = s.front.account.SmallBuffers()
-	if s.server.fd, err = sock.Open(s.endpoint.Addr, s.server.bufferSet); err != nil {
+	open := sock.Open
+	if s.server.bufferSet = s.front.account.SmallBuffers(); s.server.bufferSet {
+		open = sock.OpenSmall
+	}
+	if s.server.fd, err = open(s.endpoint.Addr); err != nil {
 		s.failed(err)
 		return
 	}

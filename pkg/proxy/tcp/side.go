@@ -63,7 +63,7 @@ type side struct {
 	last      time.Time // when the pipe was filled last
 	sized     time.Time // when the buffers were last sized
 	buffers   sock.StreamBuffers
-	bufferSet bool // we size the endpoint's receive buffer, which the kernel does no more then
+	bufferSet bool // we have set the endpoint's receive buffer: the kernel no longer grows it
 }
 
 // other is the session's other side.
@@ -106,6 +106,7 @@ func (s *side) Ready(e loop.Events) {
 			s.tear(os.NewSyscallError("read", unix.ECONNRESET))
 			return
 		}
+		// What the other direction reads is written to this socket.
 		if back := s.other(); back.waits == room && e.Writable() {
 			back.resume()
 		}
@@ -196,7 +197,8 @@ func (s *side) take() (n, most int, err error) {
 func (s *side) give() (done bool) {
 	session, to := s.session, s.other()
 	if !s.askForShare() {
-		return s.wait(share)
+		s.wait(share)
+		return false
 	}
 	for len(s.rest) > 0 || s.pipe != nil && s.pipe.Held > 0 {
 		var n int
@@ -218,7 +220,8 @@ func (s *side) give() (done bool) {
 				err = nil
 			}
 			if err == nil {
-				return s.wait(room)
+				s.wait(room)
+				return false
 			}
 			to.tear(err)
 			return false
@@ -235,13 +238,12 @@ func (s *side) give() (done bool) {
 }
 
 // wait keeps what was read until resume.
-func (s *side) wait(o obstacle) (done bool) {
+func (s *side) wait(o obstacle) {
 	s.waits = o
 	if len(s.rest) > 0 && s.buffer == nil {
 		s.buffer = sock.Borrow()
 		s.rest = s.buffer[:copy(s.buffer[:], s.rest)]
 	}
-	return false
 }
 
 // drop gives the buffer back.

@@ -302,7 +302,7 @@ func (h *handler) recordEnd(w *worker, s *session, ending Ending) {
 		return
 	}
 	t.ended = true
-	h.giveBack(s)
+	h.returnAllowance(s)
 	if t.served != nil {
 		t.served.file.Close()
 		if !t.reacted { // else its first ACK has given the place back

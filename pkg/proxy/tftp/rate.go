@@ -16,7 +16,9 @@ const mostWindow = 1 << 20
 
 // allowance has the bytes of its route's rate that a transfer was granted.
 type allowance struct {
-	bytes   int64 // granted, or asked for, and not sent
+	// bytes are granted, or asked for, and not sent. Without a rate they are set to 0 before each window, so that what is
+	// sent is a debt only until the next one.
+	bytes   int64
 	waiter  shaper.Waiter
 	wanted  int64  // bytes that the waiter waits for
 	holding bool   // the next window waits for its share
@@ -68,8 +70,8 @@ func (h *handler) goOn(s *session) {
 	}
 }
 
-// giveBack gives back the bytes that an ended transfer has not used.
-func (h *handler) giveBack(s *session) {
+// returnAllowance gives back the bytes that an ended transfer has not used.
+func (h *handler) returnAllowance(s *session) {
 	a := &s.State.allowance
 	if a.holding && h.config.Shaper.Cancel(&a.waiter) {
 		a.bytes -= a.wanted

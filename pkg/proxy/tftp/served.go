@@ -201,7 +201,7 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 	}
 	if action == serve.Nothing && !step {
 		if unwrap(t.high, n) > t.served.Acked() {
-			return DropUnexpected // of a block that was not sent: one that was is a step
+			return DropUnexpected // of a block that was not sent: a newer ACK of one that was would have been a step
 		}
 		return datagram.NotDropped // the network's copy, or repeated just before the block arrived
 	}

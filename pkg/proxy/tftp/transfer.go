@@ -53,9 +53,10 @@ func newTransfer(b []byte, r request) transfer {
 	}
 }
 
-// repeats reports whether b is the transfer's own request, sent again before the client has reacted to an answer.
+// repeats reports whether b is the transfer's own request, sent again before the client has reacted to an endpoint's
+// answer. Such a request of a transfer that the proxy serves is repeatedToServed's.
 func (t *transfer) repeats(b []byte) bool {
-	return !t.reacted && !t.ended && bytes.Equal(b, t.request)
+	return t.served == nil && !t.reacted && !t.ended && bytes.Equal(b, t.request)
 }
 
 // expects reports whether a datagram with op belongs to this transfer, if it comes from that side.

@@ -54,14 +54,14 @@ func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 	if r.TLS != nil {
 		seen.belowTLS = under
 	}
-	body := r.Body != nil && r.Body != http.NoBody
-	why := seen.enter(r, o.settings, o.account, body)
+	hasBody := r.Body != nil && r.Body != http.NoBody
+	why := seen.enter(r, o.settings, o.account, hasBody)
 	defer seen.giveBack()
 	seen.setFlow(r, o.settings, under)
 	if under != nil {
-		under.inBody.Store(body)
+		under.inBody.Store(hasBody)
 	}
-	if body {
+	if hasBody {
 		waiting := &stallReader{
 			ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall, under: under,
 		}

@@ -69,8 +69,10 @@ func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.idl
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
-	// A trusted proxy's headers about its client are net/http's to read.
-	if p.passes != nil && (x.Request.Post || !p.passes(x.Request.Target)) || trusts(p.settings.Trusted, x.Client) {
+	if p.passes != nil && (x.Request.Post || !p.passes(x.Request.Target)) {
+		return false
+	}
+	if trusts(p.settings.Trusted, x.Client) { // its headers about its client are net/http's to read
 		return false
 	}
 	c := connOf(x)
@@ -211,7 +213,7 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 		return
 	}
 	a := access{peer: x.Client, host: record.Text(x.Request.Host), path: ended.Name, faulty: torn}
-	if c.request.reason != "" {
+	if c.request.reason != "" { // the log says why no endpoint answered also where the record says that the client left
 		ended.Reason, a.failure = c.request.reason, c.request.failure
 	}
 	o.write(&ended, a)

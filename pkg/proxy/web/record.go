@@ -91,7 +91,7 @@ type notice uint8
 const (
 	noNotice     notice = iota
 	answerWaits         // it has no answer yet
-	answerBegins        // a long answer, as if nothing was sent yet
+	answerBegins        // a long answer, recorded as of its request's begin: nothing was sent, and no time has passed
 	answerGoesOn        // how much of it was sent
 )
 
@@ -100,7 +100,9 @@ const (
 func (a *announced) next(code int, long bool, took time.Duration) (due notice) {
 	again := a.recorded && a.code == code
 	switch {
-	case !long && (again || took < record.Waits), again && took-a.took < record.Progress:
+	case !long && (again || took < record.Waits):
+		return noNotice
+	case again && took-a.took < record.Progress:
 		return noNotice
 	case !long:
 		due = answerWaits

@@ -105,7 +105,7 @@ func NewGate(limit Limit) *Gate {
 		g.free = append(g.free, place)
 	}
 	for class := range g.waiting {
-		g.waiting[class].places = make([]queued, places[class])
+		g.waiting[class].requests = make([]queued, places[class])
 	}
 	return g
 }

@@ -74,23 +74,23 @@ type queued struct {
 
 // ring is a queue of fixed size.
 type ring struct {
-	places []queued
-	first  int
-	n      int
+	requests []queued
+	first    int
+	n        int
 }
 
-func (r *ring) full() bool { return r.n == len(r.places) }
+func (r *ring) full() bool { return r.n == len(r.requests) }
 
-func (r *ring) oldest() *queued { return &r.places[r.first] }
+func (r *ring) oldest() *queued { return &r.requests[r.first] }
 
 func (r *ring) push(h queued) {
-	r.places[(r.first+r.n)%len(r.places)] = h
+	r.requests[(r.first+r.n)%len(r.requests)] = h
 	r.n++
 }
 
 func (r *ring) pop() queued {
-	h := r.places[r.first]
-	r.first = (r.first + 1) % len(r.places)
+	h := r.requests[r.first]
+	r.first = (r.first + 1) % len(r.requests)
 	r.n--
 	return h
 }

@@ -163,7 +163,7 @@ func (p *Table[K, V]) reply(e *entry[K, V], server uint8) (within bool) {
 		return false
 	}
 	for n := range e.servers {
-		count := e.counts >> (4 * n) & 15
+		count := (e.counts >> (4 * n)) & 15
 		if count > 0 && e.servers[n] != server {
 			continue
 		}

@@ -110,7 +110,7 @@ func (s *Server) Asked(now int64, r *Request) {
 			s.different.Store(0)
 		}
 		s.strangers.Add(1)
-		if bit := uint64(1) << (r.Machine >> answerBits % 64); s.different.Load()&bit == 0 {
+		if bit := uint64(1) << ((r.Machine >> answerBits) % 64); s.different.Load()&bit == 0 {
 			s.different.Or(bit)
 		}
 	}
@@ -118,14 +118,14 @@ func (s *Server) Asked(now int64, r *Request) {
 
 // knows tells whether the server has given a machine something before.
 func (s *Server) knows(machine uint64, least Given) bool {
-	known := s.machines[machine>>answerBits%knownMachines].Load()
+	known := s.machines[(machine>>answerBits)%knownMachines].Load()
 	return known>>answerBits == machine>>answerBits && Given(known&(1<<answerBits-1)) >= least
 }
 
 // learn notes what the server has given a machine.
 func (s *Server) learn(machine uint64, given Given) {
 	if given != Nothing && machine != 0 && !s.knows(machine, given) {
-		s.machines[machine>>answerBits%knownMachines].Store(machine>>answerBits<<answerBits | uint64(given))
+		s.machines[(machine>>answerBits)%knownMachines].Store((machine>>answerBits)<<answerBits | uint64(given))
 	}
 }
 
