@@ -54,6 +54,7 @@ lint: $(TOOLS)/golangci-lint ## formatting and static checks
 	cd test/e2e && $(TOOLS)/golangci-lint run --config ../../.golangci.yml ./...
 	go mod verify >/dev/null && go mod tidy -diff
 	scripts/generated
+	scripts/signed-off
 
 .PHONY: generate
 generate: ## make what is generated: tables of settings, the routes' schema, the chart's schema and README
@@ -86,7 +87,8 @@ tinkerbell: ## build the modern Tinkerbell, before which the demo and the tests 
 	@cd test/e2e && go run ./cmd/lab build
 
 .PHONY: tools
-tools: $(TOOLS)/gotestsum ## build what runs the tests
+tools: $(TOOLS)/gotestsum ## build what runs the tests, and have git sign commits off
+	@git config --get core.hooksPath >/dev/null || git config core.hooksPath scripts/hooks || true
 
 .PHONY: deps
 deps: ## install the Debian packages that the tests use, saying why, and axe-core; needs root
