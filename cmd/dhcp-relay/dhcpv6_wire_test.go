@@ -559,7 +559,7 @@ func TestBurst6(t *testing.T) {
 }
 
 // TestSeveralServers6: each gets every message, by name and by address, and each may answer. One that is silent is taken
-// for dead, and asked from another port from then on; its answer to port 547 brings it back.
+// for dead, and asked all the same; its answer brings it back.
 func TestSeveralServers6(t *testing.T) {
 	t.Parallel()
 	l := newLab6(t)
@@ -591,7 +591,7 @@ func TestSeveralServers6(t *testing.T) {
 	name := `server="[` + second.String() + `]:5470"`
 	testwait.Until(t, "the silent server is taken for dead", func() bool {
 		_, source := ask()
-		return source != usual && p.metric(`dhcp_relay6_server_up{`+name+`}`) == 0
+		return source == usual && p.metric(`dhcp_relay6_server_up{`+name+`}`) == 0
 	})
 	if up := p.metric(`dhcp_relay6_server_up{server="` + serverIP6.String() + `"}`); up != 1 {
 		t.Errorf("the other server is up: %v", up)

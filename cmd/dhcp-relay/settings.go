@@ -153,7 +153,7 @@ func (s *settings) Removed() map[string]string {
 		"CLIENT_RATE":      "10 requests a second of one machine are relayed",
 		"TOTAL_RATE":       "50000 requests a second of all machines are relayed",
 		"NEWCOMER_RATE":    "100 requests a second are relayed beyond those that the servers answer",
-		"DEAD_AFTER":       "20 unanswered requests, or 3 in half a minute, make a server count as dead",
+		"DEAD_AFTER":       "30 unanswered requests in a row make a server count as dead",
 		"RESOLVE_INTERVAL": "names are looked up again when their records end, and every 10 s",
 		"SEGMENTS":         "each request leaves as a datagram of its own, which every server reads",
 		"TRACE_PACKETS":    "the last 512 packets are kept, which only the pod itself may fetch",
@@ -175,7 +175,7 @@ func (s *settings) Validate() error {
 			faults = append(faults, err)
 		}
 	}
-	faults = slices.Concat(faults, s.validate6(), s.validateIdle())
+	faults = slices.Concat(faults, s.validate6())
 	if s.DrainGrace < 0 {
 		faults = append(faults, fmt.Errorf("%s_DRAIN_GRACE: %s is below 0", prefix, s.DrainGrace))
 	}

@@ -92,6 +92,29 @@ func (m Message) HasOption82() bool {
 	return found
 }
 
+// HidesOption82 reports whether a relay agent information option is in one of the fields that option 52 gives to
+// options (RFC 2132 section 9.3): servers read it there as well.
+func (m Message) HidesOption82() bool {
+	overload, found := m.Option(OptionOverload)
+	if !found || len(overload) == 0 {
+		return false
+	}
+	const file, sname = 1, 2
+	return overload[0]&file != 0 && m[offFile:offOptions].begins82() ||
+		overload[0]&sname != 0 && m[offSname:offFile].begins82()
+}
+
+// begins82 reports whether options alone, as in an overloaded field, have that one.
+func (m Message) begins82() bool {
+	for i := 0; ; {
+		code, _, after, ok := m.next(i)
+		if !ok || code == OptionAgent {
+			return ok
+		}
+		i = after
+	}
+}
+
 // end returns the offset of END, or that behind the last option where END is missing. ok is false where the last option
 // claims more bytes than there are: what follows it cannot be known.
 func (m Message) end() (at int, ok bool) {

@@ -40,6 +40,7 @@ const (
 	offSiaddr  = 20
 	offGiaddr  = 24
 	offChaddr  = 28
+	offSname   = 44
 	offFile    = 108
 	offOptions = 236
 	offFirst   = 240 // behind the magic cookie

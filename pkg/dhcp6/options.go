@@ -97,12 +97,6 @@ func AppendRelayPort(b []byte, port uint16) []byte {
 	return Append(b, OptionRelayPort, []byte{byte(port >> 8), byte(port)})
 }
 
-// HasRelayPort tells whether there is a Relay Source Port option.
-func (m Message) HasRelayPort() bool {
-	_, found := m.Option(OptionRelayPort)
-	return found
-}
-
 // RelayPort is the port in the Relay Source Port option.
 func (m Message) RelayPort() (port uint16, found bool) {
 	value, found := m.Option(OptionRelayPort)

@@ -98,8 +98,8 @@ type Config struct {
 
 	Limits
 
-	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
-	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	// Lookup finds a host's addresses. Nil: as the pod's resolv.conf says.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Event is called with an event for every message: the machine that it describes, and whether it was relayed. The
 	// event is valid during the call. Event is called from several goroutines and must not block. It may be nil.
 	Event func(*boot.Event)
@@ -112,8 +112,8 @@ type Config struct {
 // Limits bound a relay's memory, rates and times. Zero is the default, which is in brackets. Nobody can choose better,
 // so that only tests set them.
 type Limits struct {
-	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer (10 s: a
-	// server that has moved is found before firmware gives up).
+	// ResolveInterval is how long an answer about a server's name is used (10 s: a server that has moved is found before
+	// firmware gives up).
 	ResolveInterval time.Duration
 	// Pending is the most requests that are remembered for their replies (32,768: those of 3,000 machines a second for
 	// PendingExpiry; 5 MiB when all are used).
@@ -132,7 +132,7 @@ type Limits struct {
 	// Negative: no limit.
 	NewcomerRate int
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
-	// dead: its name is looked up again, and its next address or another source port is tried (20: two machines' boots).
+	// dead: its name is looked up again, and its next address is asked (30: three machines' boots).
 	DeadAfter int
 	// TracePackets is how many packets are kept for the trace (512: what twenty boots send, less than 1 MiB).
 	TracePackets int
@@ -145,7 +145,7 @@ func (l Limits) withDefaults() Limits {
 	unset(&l.ClientRate, 10)
 	unset(&l.TotalRate, 50000)
 	unset(&l.NewcomerRate, 100)
-	unset(&l.DeadAfter, 20)
+	unset(&l.DeadAfter, 30)
 	unset(&l.TracePackets, 512)
 	return l
 }
@@ -163,7 +163,7 @@ func (c Config) withDefaults() Config {
 	unset(&c.MaxHops, DefaultHops)
 	unset(&c.PresentGiaddr, Forward)
 	if c.Lookup == nil {
-		c.Lookup = (&endpoint.Resolver{Logger: c.Logger}).Lookup
+		c.Lookup = (&endpoint.Resolver{}).Lookup
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -269,6 +269,8 @@ func (c *Config) checkServer(name string) error {
 	case !addr.IsValid(): // a name
 	case addr.Is6() != c.IPv6 || addr.Zone() != "":
 		return fmt.Errorf("no %s address: the other family has servers of its own", c.network())
+	case !c.IPv6 && (addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})):
+		return errors.New("not an address that a server can have")
 	case c.IPv6 && !server.Usable(addr):
 		return errors.New("not an IPv6 address that is reached beyond its link")
 	}

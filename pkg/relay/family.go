@@ -30,8 +30,8 @@ type family interface {
 	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
 	// its link call for it.
 	countUnadvertised(v *vlan, a *arrival, now int64)
-	// describeRequest returns what the servers' health has to know of a request as the servers get it.
-	describeRequest(w *worker, b []byte, targets *server.Targets) server.Request
+	// answerExpected reports whether every server answers a request as the servers get it, and by way of this relay.
+	answerExpected(w *worker, b []byte, targets *server.Targets) bool
 	// reply decides about a server's message m, which begins at headroom in its slot, and puts what to send into out.
 	reply(w *worker, m []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop
 	// put writes the headers in front of a reply for a client on a listener.
@@ -120,8 +120,6 @@ const (
 type origin struct {
 	// listener is the index of the listener that received it, or unicast.
 	listener int16
-	// firmware is set where the client says that it boots from the network; a server may answer only such clients.
-	firmware bool
 	// unanswered tells that no server answers such a request.
 	unanswered bool
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by (DHCPv6).
@@ -152,12 +150,11 @@ type arrival struct {
 	at int
 
 	// The method request sets these.
-	kind     int     // the type of the client's message, by its place among the kinds
-	giaddr   [4]byte // of a DHCPv4 message, as it arrived
-	client   uint64  // the client's tag
-	relayed  bool    // another relay agent sent it
-	firmware bool    // the client says that it boots from the network
-	waits    bool    // its queue will send it
+	kind    int     // the type of the client's message, by its place among the kinds
+	giaddr  [4]byte // of a DHCPv4 message, as it arrived
+	client  uint64  // the client's tag
+	relayed bool    // another relay agent sent it
+	waits   bool    // its queue will send it
 }
 
 // back is a server's message on its way to a client or a relay agent: slot[start:end] is to be sent.

@@ -235,7 +235,7 @@ func TestDoesNotAllocate(t *testing.T) {
 			t.Fatal(drop)
 		}
 		tellArrived(b.worker, m, &b.heard, b.targets, b.now(), drop)
-		b.worker.send(m, b.targets, b.now(), 0)
+		b.worker.send(m, b.targets, b.now())
 		b.worker.sender.Clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.OpReply)
@@ -266,7 +266,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
 		m, _ := b.worker.request4(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
-		b.worker.send(m, b.targets, int64(n), 0)
+		b.worker.send(m, b.targets, int64(n))
 		b.worker.sender.Clear()
 		m[0] = byte(dhcp.OpReply)
 		if _, _, drop := reply4(b.worker, m, b.targets.All[0].Addr.Addr(), b.targets, int64(n)); drop != None {
@@ -353,7 +353,7 @@ func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
 		if drop != None {
 			t.Fatalf("%s: %v", step.what, drop)
 		}
-		b.worker.send(m, b.targets, 1, 0)
+		b.worker.send(m, b.targets, 1)
 		if got := s.Unanswered(); got != step.want {
 			t.Errorf("after %s: %d unanswered, want %d", step.what, got, step.want)
 		}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -51,11 +50,6 @@ func (r *Relay) countWaiting() float64 {
 	return float64(n)
 }
 
-// crowded tells whether more machines ask than the servers answer.
-func (r *Relay) crowded(now int64) bool {
-	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
-}
-
 // decide decides about a request: it is to be sent now (place is nil), to be put into a place by Keep, or
 // to be dropped.
 func (q *queue) decide(asker *admit.Asker, length int, now int64) (place *admit.Place[waiting], drop Drop) {
@@ -89,13 +83,13 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 		q.counters.dropped(toServer, drop)
 		return
 	}
-	q.pass(b, q.targets, now, note.origin.client, note.origin.firmware, note.kind)
+	q.pass(b, q.targets, now, note.kind)
 }
 
 // Flush implements admit.Handler.
 func (q *queue) Flush() {
 	if q.targets != nil {
-		q.sender.Flush(q.targets)
+		q.sender.Flush()
 		q.targets = nil
 	}
 }

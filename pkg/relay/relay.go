@@ -119,7 +119,7 @@ func assemble(config Config) (*Relay, error) {
 		Interface: config.UpstreamInterface, Address: config.UpstreamAddress,
 		ResolveInterval: config.ResolveInterval, Lookup: config.Lookup, DeadAfter: config.DeadAfter,
 		NoName: endpoint.ErrNotFound, Optional: config.ServersOptional,
-		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
+		Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
 		Logger: r.logger, LogLimiter: r.logLimiter, Metrics: r.metrics.servers,
 	})
 	return r, nil

@@ -15,7 +15,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // The relay agent of a switch (ToR), and what link selection says of its link.
@@ -192,23 +191,6 @@ func TestForgedOption82(t *testing.T) {
 		a.source.ip = wide(source)
 		if got, drop := b.worker.request4(raw(dhcp.Discover, options), &a, b.targets, b.now()); drop != UntrustedAgent {
 			t.Errorf("%q: got %v, %q", options, drop, optionsOf(got))
-		}
-	}
-}
-
-// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a request with sub-option 19 at the port that it
-// came from. From a detour's port, where nobody reads, such a request is not sent.
-func TestDetourIsNotForSourcePorts(t *testing.T) {
-	for options, want := range map[string][2]int{"\x52\x04\x01\x02ab\xff": {0, 1}, "\x52\x06\x01\x02ab\x13\x00\xff": {1, 0}} {
-		b := newBench(t, tor)
-		b.targets.All[0].Detour = new(socket.Socket)
-		got, drop := b.fromTor(raw(dhcp.Discover, options), 6767)
-		if drop != None {
-			t.Fatal(drop)
-		}
-		b.worker.send(got, b.targets, b.now(), 0)
-		if usual, detour := b.worker.sender.Len(); [2]int{usual, detour} != want {
-			t.Errorf("%q: got %d requests from port 67, %d by the detour, want %d", options, usual, detour, want)
 		}
 	}
 }
@@ -524,7 +506,7 @@ func TestTokenThatDoesNotComeBack(t *testing.T) {
 	s := b.servers.Servers()[0]
 	for range 30 {
 		m, _ := b.hear(raw(dhcp.Discover, "\xff"))
-		b.worker.send(m, b.targets, b.now(), 5)
+		b.worker.send(m, b.targets, b.now())
 		if _, _, drop := b.answer(bytes.Clone(m.StripOption82())); drop != TokenMissing {
 			t.Fatalf("got %v", drop)
 		}
@@ -619,6 +601,37 @@ func TestUnicastsDoNotAllocate(t *testing.T) {
 			}
 		}); got != 0 {
 			t.Errorf("%s: got %v allocations", name, got)
+		}
+	}
+}
+
+// TestHiddenOption82: servers read options in file and sname where option 52 says that they are there (RFC 2132 section
+// 9.3), so that a machine that hides option 82 there is a machine that brings it.
+func TestHiddenOption82(t *testing.T) {
+	const option82 = "\x52\x06\x01\x04evil\xff"
+	for name, test := range map[string]struct {
+		options     string
+		file, sname string
+		want        Drop
+	}{
+		"in file":                     {"\x34\x01\x01\xff", option82, "", UntrustedAgent},
+		"in sname":                    {"\x34\x01\x02\xff", "", option82, UntrustedAgent},
+		"behind another option":       {"\x34\x01\x03\xff", "\x43\x01a\x00" + option82, "", UntrustedAgent},
+		"split over both":             {"\x34\x01\x03\xff", "\x52\x02\x01\x04\xff", "\x52\x04evil\xff", UntrustedAgent},
+		"in file, and not overloaded": {"\xff", option82, "", None},
+		"in sname, file overloaded":   {"\x34\x01\x01\xff", "", option82, None},
+		"behind the end":              {"\x34\x01\x01\xff", "\xff" + option82, "", None},
+		"an option that is cut off":   {"\x34\x01\x01\xff", "\x43\xff", "", None},
+	} {
+		for _, kind := range []dhcp.Type{dhcp.Discover, dhcp.Request} {
+			b := newBench(t, tor)
+			m := raw(kind, test.options)
+			copy(m[108:236], test.file)
+			copy(m[44:108], test.sname)
+			a := b.heard
+			if _, drop := b.worker.request4(m, &a, b.targets, b.now()); drop != test.want {
+				t.Errorf("%s, %v: got %v, want %v", name, kind, drop, test.want)
+			}
 		}
 	}
 }

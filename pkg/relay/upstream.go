@@ -103,7 +103,7 @@ func (u *upstream) batch(n int) {
 			u.drop(side, peerOf(from), drop)
 		}
 	}
-	u.sender.Flush(targets)
+	u.sender.Flush()
 	u.Socket.Send(u.unicasts)
 	for i, out := range u.frames {
 		u.flush(i, out)
@@ -141,7 +141,7 @@ func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server
 	}
 	u.tellRequest(a, targets, now, drop)
 	if drop == None {
-		u.pass(b, targets, now, a.client, a.firmware, a.kind)
+		u.pass(b, targets, now, a.kind)
 	}
 	return drop
 }

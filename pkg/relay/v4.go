@@ -113,15 +113,9 @@ func (*v4) request(w *worker, a *arrival, targets *server.Targets, now int64) ([
 
 func (*v4) countUnadvertised(*vlan, *arrival, int64) {}
 
-func (*v4) describeRequest(_ *worker, b []byte, targets *server.Targets) server.Request {
+func (*v4) answerExpected(_ *worker, b []byte, targets *server.Targets) bool {
 	m := dhcp.Message(b)
-	kind := m.Type()
-	return server.Request{
-		AnswerExpected: m.Giaddr() == ownGiaddr(targets) && answerable(kind), GivenBefore: mustHaveGiven(m, kind),
-		MAC: macOf(m),
-		// A server answers the port that such a request came from, and the relay reads nothing that arrives at a detour.
-		UsualPort: asksPort(m),
-	}
+	return m.Giaddr() == ownGiaddr(targets) && answerable(m.Type())
 }
 
 func (*v4) reply(w *worker, m []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop {
@@ -170,40 +164,15 @@ func ownGiaddr(targets *server.Targets) [4]byte {
 // 4.3, 4.4.4).
 func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
 
-// gives tells what kind of reply one is, and what the server gives its client by it: a BOOTP reply's address is no
-// lease that the server would be asked to extend.
-func gives(m dhcp.Message) (admit.Answer, server.Given) {
+// gives tells what kind of reply one is.
+func gives(m dhcp.Message) admit.Answer {
 	switch t := m.Type(); {
 	case t == dhcp.Offer:
-		return admit.Offered, server.Offer
-	case m.Yiaddr() == [4]byte{}: // an INFORM's ACK gives nothing
-	case t == dhcp.Ack:
-		return admit.Granted, server.Lease
-	case t == dhcp.BOOTP:
-		return admit.Granted, server.Nothing
+		return admit.Offered
+	case m.Yiaddr() != [4]byte{} && (t == dhcp.Ack || t == dhcp.BOOTP): // an INFORM's ACK gives nothing
+		return admit.Granted
 	}
-	return admit.Other, server.Nothing
-}
-
-// mustHaveGiven tells what a server must have given a client before, for its silence to this request to mean something.
-// A DISCOVER is answered by each server that knows the client, a request to extend a lease by the one that granted it.
-// A REQUEST after an OFFER is answered by the server that it names alone: Nothing (RFC 2131 section 4.3.2).
-func mustHaveGiven(m dhcp.Message, kind dhcp.Type) server.Given {
-	switch kind {
-	case dhcp.Discover:
-		return server.Offer
-	case dhcp.Request:
-		if _, named := m.Option(dhcp.OptionServerID); !named {
-			return server.Lease
-		}
-	}
-	return server.Nothing
-}
-
-// isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.
-func isFirmware(m dhcp.Message) bool {
-	class, _ := m.Option(dhcp.OptionVendorClass)
-	return bytes.HasPrefix(class, []byte("PXEClient")) || bytes.HasPrefix(class, []byte("HTTPClient"))
+	return admit.Other
 }
 
 // macOf is the hardware address in a message, zero where it is none of Ethernet's length.

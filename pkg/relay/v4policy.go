@@ -40,14 +40,14 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
 		})
 		return m, UntrustedRelay
-	case giaddr == [4]byte{} && has82 && !r.mayBring82(a):
+	case giaddr == [4]byte{} && (has82 || m.HidesOption82()) && !r.mayBring82(a):
 		r.logRefusedSwitch(m, a, now)
 		return m, UntrustedAgent
 	case (giaddr != [4]byte{} || has82) && r.config.PresentGiaddr == Discard:
 		return m, AgentRefused
 	}
 	k := keyOf(m)
-	a.client, a.firmware = r.clientOf(&k, m, a.listener, a.source.ip), isFirmware(m)
+	a.client = r.clientOf(&k, m, a.listener, a.source.ip)
 	q := r.queue(a.listener, a.source.addr())
 	if drop := r.missing(targets); drop != None {
 		return m, drop
@@ -59,7 +59,7 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 		return m, drop
 	}
 	o := origin{
-		listener: a.listener, local: a.local, client: a.client, firmware: a.firmware,
+		listener: a.listener, local: a.local, client: a.client,
 		unanswered: !answerable(m.Type()), origin4: origin4{giaddr: giaddr, from: a.source},
 	}
 	ofAgent := a.listener == unicast && giaddr != [4]byte{} // another relay agent's unicast
@@ -358,9 +358,8 @@ func (w *worker) reply4(
 	if first {
 		r.metrics.answered(waited)
 	}
-	answer, given := gives(m)
-	r.queue(o.listener, o.from.addr()).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, targets.All, now, server.Machine(o.client, o.firmware), given)
+	r.queue(o.listener, o.from.addr()).Answered(o.client, gives(m), first, now)
+	r.servers.Heard(from, targets.All, now)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added != 0 && o.sole:

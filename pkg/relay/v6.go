@@ -144,15 +144,9 @@ func (*v6) request(w *worker, a *arrival, targets *server.Targets, now int64) ([
 	return w.request6(a.b, a.at, a, targets, now)
 }
 
-func (*v6) describeRequest(w *worker, b []byte, _ *server.Targets) server.Request {
-	m, around := dhcp6.Message(b).Innermost()
-	mac, _ := around.ClientLinkAddr()
-	return server.Request{
-		AnswerExpected: w.answerExpected6(m), GivenBefore: mustHaveGiven6(m), MAC: mac,
-		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
-		// the relay reads nothing that arrives at a detour.
-		UsualPort: dhcp6.Message(b).HasRelayPort(),
-	}
+func (*v6) answerExpected(w *worker, b []byte, _ *server.Targets) bool {
+	m, _ := dhcp6.Message(b).Innermost()
+	return w.answerExpected6(m)
 }
 
 func (*v6) reply(w *worker, b []byte, from netip.Addr, targets *server.Targets, now int64, out *back) Drop {
@@ -185,26 +179,6 @@ func macOf6(address [16]byte) frame.MAC {
 		return mac
 	}
 	return frame.GroupMAC(allNodes)
-}
-
-// isFirmware6 tells a message of a machine's firmware, or of a boot loader, which names its architecture (RFC 5970
-// section 3.3).
-func isFirmware6(m dhcp6.Message) bool {
-	_, found := m.Option(dhcp6.OptionClientArch)
-	return found
-}
-
-// mustHaveGiven6 is mustHaveGiven for DHCPv6: of the servers that are asked to extend a lease only the one that has it
-// answers.
-func mustHaveGiven6(m dhcp6.Message) server.Given {
-	switch m.Type() {
-	case dhcp6.Solicit:
-		return server.Offer
-	case dhcp6.Renew, dhcp6.Rebind:
-		return server.Lease
-	default:
-		return server.Nothing
-	}
 }
 
 // answerExpected6 tells whether every server answers a client's message. One that names a server, such as every RENEW,

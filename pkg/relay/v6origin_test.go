@@ -74,7 +74,7 @@ func TestCopyOfAMessageThatWaited(t *testing.T) {
 	if n := testutil.ToFloat64(b.metrics.of(0).drops[toServer][TransactionTaken]); n != 1 {
 		t.Errorf("counted %v, want 1", n)
 	}
-	if n, _ := b.queue(0, netip.Addr{}).sender.Len(); n != 0 {
+	if n := b.queue(0, netip.Addr{}).sender.Len(); n != 0 {
 		t.Errorf("%d messages are sent", n)
 	}
 }

@@ -48,7 +48,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 		owner, _ = around.ClientLinkAddr()
 	}
 	tag, also := r.tagsOf(a, owner, k.id)
-	a.client, a.firmware = tag, isFirmware6(inner)
+	a.client = tag
 	q := r.queue(a.listener, netip.Addr{})
 	place, drop := q.decide(&admit.Asker{
 		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, IsRequest: inner.Type() == dhcp6.Request,
@@ -57,7 +57,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 		return nil, drop
 	}
 	o := origin{
-		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client, firmware: a.firmware,
+		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client,
 		origin6: origin6{port: clientPort6, mac: a.mac, fromMAC: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
 	wrapped, drop := w.wrap(b, at, &k, a, &o, targets, now)

@@ -12,7 +12,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
-	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 func ip(s string) [16]byte { return netip.MustParseAddr(s).As16() }
@@ -273,25 +272,6 @@ func TestRelaySourcePort(t *testing.T) {
 	}
 }
 
-// TestDetourIsNotForSourcePorts6: a server that knows RFC 8357 answers a message with option 135 at the port that it
-// came from. From a detour's port, where nobody reads, such a message is not sent.
-func TestDetourIsNotForSourcePorts6(t *testing.T) {
-	for port, want := range map[uint16][2]int{547: {0, 1}, 5470: {1, 0}} {
-		b := newBench6(t, nil)
-		b.targets.All[0].Detour = new(socket.Socket)
-		a := arrival{listener: unicast, source: peer{agentIP, port}, local: ourAddress.As16()}
-		option := dhcp6.AppendRelayPort(nil, 0)
-		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Solicit), option...), &a)
-		if drop != None {
-			t.Fatal(drop)
-		}
-		b.worker.send(got, b.targets, b.now(), 0)
-		if usual, detour := b.worker.sender.Len(); [2]int{usual, detour} != want {
-			t.Errorf("agent's port %d: got %d messages from port 547, %d by the detour, want %d", port, usual, detour, want)
-		}
-	}
-}
-
 // TestLinkAddressOfZero: without an address of its own the link is told by the Interface-Id.
 func TestLinkAddressOfZero(t *testing.T) {
 	b := newBench6(t, func(c *Config) { c.Listeners[0].LinkAddress = netip.Addr{} })
@@ -408,7 +388,7 @@ func (b *bench6) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uin
 			tb.Fatal(drop)
 		}
 		tellArrived(b.worker, slot[at:], &a, b.targets, b.now(), drop)
-		b.worker.send(got, b.targets, b.now(), a.client)
+		b.worker.send(got, b.targets, b.now())
 		b.worker.sender.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
 		back[0] = byte(dhcp6.RelayReply)
@@ -457,7 +437,7 @@ func TestRenewalsOfAnotherServer(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			b.worker.send(got, b.targets, b.now(), 0)
+			b.worker.send(got, b.targets, b.now())
 			for _, s := range b.servers.Servers() {
 				if s.Unanswered() != test.want {
 					t.Errorf("%d are unanswered, want %d", s.Unanswered(), test.want)

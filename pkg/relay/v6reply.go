@@ -60,15 +60,15 @@ func (w *worker) reply6(
 	if first {
 		r.metrics.answered(waited)
 	}
-	answer, given := admit.Other, server.Nothing
+	answer := admit.Other
 	switch t := client.Type(); {
 	case t == dhcp6.Advertise:
-		answer, given = admit.Offered, server.Offer
+		answer = admit.Offered
 	case t == dhcp6.Reply && client.Grants():
-		answer, given = admit.Granted, server.Lease
+		answer = admit.Granted
 	}
 	r.queue(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, targets.All, now, server.Machine(o.client, o.firmware), given)
+	r.servers.Heard(from, targets.All, now)
 	return None
 }
 

@@ -75,10 +75,10 @@ func (v *vlan) requests(n int, now int64) {
 		case drop != None:
 			v.drop(toServer, a.source, drop)
 		case !a.waits:
-			v.pass(b, targets, now, a.client, a.firmware, a.kind)
+			v.pass(b, targets, now, a.kind)
 		}
 	}
-	v.sender.Flush(targets)
+	v.sender.Flush()
 }
 
 // view finds the message in frame i, and puts it and its sender into a; drop says why there is none. ok is false for a

@@ -45,20 +45,17 @@ func newWorker(r *Relay, listener int) *worker {
 }
 
 // pass sends a client's request, and counts and logs it.
-func (w *worker) pass(b []byte, targets *server.Targets, now int64, client uint64, firmware bool, kind int) {
+func (w *worker) pass(b []byte, targets *server.Targets, now int64, kind int) {
 	w.counters.relayed(toServer, kind)
-	w.send(b, targets, now, server.Machine(client, firmware))
+	w.send(b, targets, now)
 	if w.relay.verbose {
 		w.relay.family.log(w.relay, "relayed request", w.name, b)
 	}
 }
 
-// send adds a client's request to the batch for every server. b must not change before w.sender.Flush. machine is the
-// tag of [server.Machine].
-func (w *worker) send(b []byte, targets *server.Targets, now int64, machine uint64) {
-	request := w.relay.family.describeRequest(w, b, targets)
-	request.Message, request.Machine = b, machine
-	w.sender.Send(targets, now, request)
+// send adds a client's request to the batch for every server. b must not change before w.sender.Flush.
+func (w *worker) send(b []byte, targets *server.Targets, now int64) {
+	w.sender.Send(targets, now, b, w.relay.family.answerExpected(w, b, targets))
 }
 
 // drop counts a packet that was not relayed.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,8 +13,6 @@ const MostWaiting = 2048
 const (
 	// releaseEvery is the least time between two releases of waiting requests.
 	releaseEvery = 5 * time.Millisecond
-	// crowdedFor is for how long a queue counts as crowded after a request had to wait.
-	crowdedFor = 30 * time.Second
 	// atOnce is how many requests are released before the handler is flushed.
 	atOnce = 64
 )
@@ -67,10 +64,9 @@ type Handler[T any] interface {
 // Queue has the waiting requests of one listener, or those that were sent to this host, while more machines ask than
 // the servers answer. A request that need not wait is never put into it.
 type Queue[T any] struct {
-	limits    *Limiter
-	seed      maphash.Seed
-	wake      chan struct{}
-	crowdedAt atomic.Int64 // when a request last had to wait, or was refused; 0: never
+	limits *Limiter
+	seed   maphash.Seed
+	wake   chan struct{}
 
 	mu     sync.Mutex
 	gate   *Gate
@@ -117,7 +113,6 @@ func (q *Queue[T]) Ask(a *Asker, length int, now int64) (place *Place[T], refuse
 	case verdict == Wait:
 		q.gate.Free(number)
 	}
-	q.crowdedAt.Store(now)
 	return nil, Newcomers
 }
 
@@ -132,7 +127,6 @@ func (q *Queue[T]) Knows(tag uint64) bool {
 func (q *Queue[T]) Keep(place *Place[T], note T, b []byte, now int64) {
 	place.note = note
 	place.n = copy(place.bytes[:], b)
-	q.crowdedAt.Store(now)
 	q.mu.Lock()
 	q.gate.Put(place.number, place.class, place.tag, now)
 	first := q.gate.Waiting() == 1
@@ -166,12 +160,6 @@ func (q *Queue[T]) Answered(tag uint64, answer Answer, first bool, now int64) {
 	if waiting {
 		q.signal()
 	}
-}
-
-// Crowded tells whether requests had to wait, or were refused, in the last half minute.
-func (q *Queue[T]) Crowded(now int64) bool {
-	at := q.crowdedAt.Load()
-	return at != 0 && now-at < crowdedFor.Nanoseconds()
 }
 
 // Waiting is how many requests wait.

@@ -1,7 +1,7 @@
 // Package server finds the DHCP servers' addresses, the address to which they answer, and whether they answer.
 //
 // A [Pool] looks the servers' names up regularly and publishes the [Targets] of requests. A server that leaves many
-// requests in a row unanswered gets the next ones at its next address, and from another source port.
+// requests in a row unanswered gets the next ones at its next address.
 package server
 
 import (
@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // Targets are one address of each server, and the address to which servers answer. They are never changed, only
@@ -32,9 +31,6 @@ type Targets struct {
 type Target struct {
 	Addr   netip.AddrPort
 	Server *Server
-	// Detour is the socket by which requests leave to an address that has not answered: connection tracking may have
-	// pinned the usual port to an endpoint that is gone. Nil where they leave by the usual port.
-	Detour *socket.Socket
 }
 
 // words are terms in the log that the families name differently.
@@ -64,18 +60,16 @@ type Config struct {
 	// Address is the address to which servers answer. Neither: the address from which the kernel sends to the first
 	// server.
 	Address netip.Addr
-	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer.
+	// ResolveInterval is how long an answer about a server's name is used.
 	ResolveInterval time.Duration
-	// Lookup finds a host's addresses, and for how long they hold.
-	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	// Lookup finds a host's addresses.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// NoName is what Lookup's error wraps where a name does not exist.
 	NoName error
 	// Optional has the pool be ready while no server's name exists: no replica could do better.
 	Optional bool
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for dead.
 	DeadAfter int
-	// Crowded tells whether more machines ask than the servers answer.
-	Crowded func(now int64) bool
 	// Publish takes new targets.
 	Publish func(*Targets)
 	// Clock is the clock of all times, in nanoseconds, and Wall the wall clock at one of its times.
@@ -96,14 +90,12 @@ type Pool struct {
 	why       atomic.Pointer[error] // why the targets are not usable
 	kick      chan struct{}
 	last      *Targets // the targets that were published last; of Run only
-	// detour is the socket of the targets' detours; stale is the one before, until no target names it any more.
-	detour, stale *socket.Socket
 }
 
 // Times of lookups.
 const (
-	lookupTimeout = 5 * time.Second
-	retryLookup   = time.Second // while there is no usable route
+	lookupTimeout = 30 * time.Second // a name server that is silent costs five for each name of the search path
+	retryLookup   = time.Second      // while there is no usable route
 )
 
 var (
@@ -155,17 +147,12 @@ const checkEvery = time.Second
 func (p *Pool) Run(ctx context.Context) error {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	defer func() {
-		closeSocket(&p.detour)
-		closeSocket(&p.stale)
-	}()
 	for {
 		next, wait, err := p.lookup(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		p.set(next, err)
-		closeSocket(&p.stale)
 		if err != nil {
 			wait = min(wait, retryLookup)
 		}
@@ -189,7 +176,6 @@ func (p *Pool) sleep(ctx context.Context, check <-chan time.Time, wait time.Dura
 			return true
 		case <-check:
 			if p.check(p.config.Clock()) {
-				p.stale, p.detour = p.detour, nil // a new one has a new port
 				return true
 			}
 		}
@@ -221,25 +207,20 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 	var faults []error
 	missing := 0
 	for _, s := range p.servers {
-		addresses, ttl, err := p.resolve(ctx, s.host)
+		addresses, err := p.resolve(ctx, s)
 		if err != nil {
 			if errors.Is(err, p.config.NoName) {
 				missing++
 			}
 			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", s.host, err))
 			// A name server that is away for a while does not make the DHCP server unreachable.
-			addresses, ttl = s.known, retryLookup
+			addresses, wait = s.known, min(wait, retryLookup)
 		}
-		wait = min(wait, ttl)
 		s.known = addresses
 		if len(addresses) == 0 {
 			continue
 		}
-		to := Target{Server: s, Addr: netip.AddrPortFrom(addresses[s.next%len(addresses)], s.port)}
-		if s.detour {
-			to.Detour = p.openDetour()
-		}
-		next.All = append(next.All, to)
+		next.All = append(next.All, Target{Server: s, Addr: netip.AddrPortFrom(addresses[s.next%len(addresses)], s.port)})
 	}
 	if len(next.All) == 0 {
 		if missing == len(p.servers) {
@@ -258,21 +239,6 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 	}
 	next.Source, next.MTU = source, mtuOf(source)
 	return next, wait, nil
-}
-
-// openDetour opens the detour unless it is open. Without one, requests leave by the usual port.
-func (p *Pool) openDetour() *socket.Socket {
-	if p.detour == nil {
-		detour, err := openDetour(p.config.IPv6)
-		if err != nil {
-			p.config.LogLimiter.WarnAt(p.config.Clock(), "failed to open another source port", func() []any {
-				return []any{"error", err.Error()}
-			})
-			return nil
-		}
-		p.detour = detour
-	}
-	return p.detour
 }
 
 // warnOfSource warns of a common mistake: an address that the servers cannot reach. This host cannot see whether they
@@ -319,20 +285,49 @@ func mtuOf(address netip.Addr) int {
 	return defaultMTU
 }
 
-// resolve returns the addresses of a host in the pool's family, in a stable order, and for how long they hold.
-func (p *Pool) resolve(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
+// resolve returns the addresses of a host in the pool's family, in a stable order.
+func (p *Pool) resolve(ctx context.Context, s *Server) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	found, ttl, err := p.config.Lookup(ctx, host)
+	found, err := p.config.Lookup(ctx, s.host)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return !p.inFamily(a) })
 	if len(found) == 0 {
-		return nil, 0, errors.New("it has no " + p.family() + " address")
+		return nil, errors.New("it has no " + p.family() + " address")
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	return found, ttl, nil
+	for _, address := range found {
+		if why := p.impossible(netip.AddrPortFrom(address, s.port)); why != nil {
+			return nil, fmt.Errorf("%s: %w", address, why)
+		}
+	}
+	return found, nil
+}
+
+// impossible says why no server can be at an address: it is this relay, or all of a network.
+func (p *Pool) impossible(at netip.AddrPort) error {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil //nolint:nilerr // the kernel says what it thinks of the address when something is sent to it
+	}
+	for _, each := range own {
+		prefix, ok := each.(*net.IPNet)
+		if !ok || prefix.IP.To4() == nil || !at.Addr().Is4() || !prefix.Contains(at.Addr().AsSlice()) {
+			continue
+		}
+		ip, mask := prefix.IP.To4(), prefix.Mask
+		all := netip.AddrFrom4([4]byte{ip[0] | ^mask[0], ip[1] | ^mask[1], ip[2] | ^mask[2], ip[3] | ^mask[3]})
+		ones, _ := mask.Size()
+		switch {
+		case prefix.IP.Equal(at.Addr().AsSlice()) && at.Port() == p.config.Port && !prefix.IP.IsLoopback():
+			return errors.New("it is this relay's own address and port")
+		case at.Addr() == all && ones < 31 && !prefix.IP.IsLoopback():
+			return errors.New("it is the broadcast address of " + prefix.String())
+		}
+	}
+	return nil
 }
 
 func (p *Pool) inFamily(a netip.Addr) bool { return a.Is6() == p.config.IPv6 && !a.Is4In6() }

@@ -8,19 +8,21 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/internal/nstest"
 )
 
 // newPool is a pool whose clock stands still.
 func newPool(change func(*Config)) *Pool {
 	logger := slog.New(slog.DiscardHandler)
 	config := Config{
-		Names: []string{"10.244.0.11"}, Port: 67, ResolveInterval: 10 * time.Second, DeadAfter: 20,
-		Crowded: func(int64) bool { return false }, Publish: func(*Targets) {},
-		Clock: func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
+		Names: []string{"10.244.0.11"}, Port: 67, ResolveInterval: 10 * time.Second, DeadAfter: 30,
+		Publish: func(*Targets) {},
+		Clock:   func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
 		Logger: logger, LogLimiter: loglimit.New(logger, 1, time.Minute), Metrics: NewMetrics("test"),
 	}
 	change(&config)
@@ -31,15 +33,14 @@ func newPool(change func(*Config)) *Pool {
 func TestServersAreLookedUpAgain(t *testing.T) {
 	type answer struct {
 		addresses []netip.Addr
-		ttl       time.Duration
 		err       error
 	}
-	first, second := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
+	first, other := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
 	var now answer
 	p := newPool(func(c *Config) {
 		c.Names = []string{"smee:6767"}
-		c.Lookup = func(context.Context, string) ([]netip.Addr, time.Duration, error) {
-			return now.addresses, now.ttl, now.err
+		c.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+			return now.addresses, now.err
 		}
 	})
 	server := p.servers[0]
@@ -50,18 +51,19 @@ func TestServersAreLookedUpAgain(t *testing.T) {
 		want   netip.Addr
 		wait   time.Duration
 	}{
-		{what: "first", answer: answer{addresses: []netip.Addr{first}, ttl: 3 * time.Second}, want: first, wait: 3 * time.Second},
-		{what: "moved", answer: answer{addresses: []netip.Addr{second}, ttl: time.Minute}, want: second, wait: 10 * time.Second},
-		{what: "no name server", answer: answer{err: errors.New("timeout")}, want: second, wait: retryLookup},
-		{what: "several", answer: answer{addresses: []netip.Addr{second, first}, ttl: time.Hour}, want: first, wait: 10 * time.Second},
-		{what: "the first is dead", died: true, answer: answer{addresses: []netip.Addr{first, second}, ttl: time.Hour},
-			want: second, wait: 10 * time.Second},
-		{what: "IPv6 only", answer: answer{addresses: []netip.Addr{netip.IPv6Loopback()}, ttl: time.Hour}, want: second, wait: retryLookup},
+		{what: "first", answer: answer{addresses: []netip.Addr{first}}, want: first, wait: 10 * time.Second},
+		{what: "moved", answer: answer{addresses: []netip.Addr{other}}, want: other, wait: 10 * time.Second},
+		{what: "no name server", answer: answer{err: errors.New("timeout")}, want: other, wait: retryLookup},
+		{what: "several", answer: answer{addresses: []netip.Addr{other, first}}, want: first, wait: 10 * time.Second},
+		{what: "the first is dead", died: true, answer: answer{addresses: []netip.Addr{first, other}},
+			want: other, wait: 10 * time.Second},
+		{what: "IPv6 only", answer: answer{addresses: []netip.Addr{netip.IPv6Loopback()}}, want: other, wait: retryLookup},
 	}
 	for _, step := range steps {
 		now = step.answer
 		if step.died {
-			p.died(server, 0, 20, 1)
+			asks(server, 1, 30)
+			p.check(6 * second)
 		}
 		next, wait, _ := p.lookup(t.Context()) // giaddr would be loopback here, which is its only complaint
 		if len(next.All) != 1 || next.All[0].Addr != netip.AddrPortFrom(step.want, 6767) {
@@ -70,30 +72,24 @@ func TestServersAreLookedUpAgain(t *testing.T) {
 		if wait != step.wait {
 			t.Errorf("%s: looks again in %v, want %v", step.what, wait, step.wait)
 		}
-		if wantDetour := step.died || step.what == "IPv6 only"; (len(next.All) == 1 && next.All[0].Detour != nil) != wantDetour {
-			t.Errorf("%s: detour is %v, want %v", step.what, !wantDetour, wantDetour)
-		}
 	}
-	closeSocket(&p.detour)
 }
 
-// TestFamilyOfAddresses: a pool takes the addresses of its family only, and asks its own detour's.
+// TestFamilyOfAddresses: a pool takes the addresses of its family only.
 func TestFamilyOfAddresses(t *testing.T) {
 	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, ipv6 := range []bool{false, true} {
 		p := newPool(func(c *Config) {
 			c.Names, c.IPv6 = []string{"smee"}, ipv6
-			c.Lookup = func(context.Context, string) ([]netip.Addr, time.Duration, error) {
-				return []netip.Addr{six, four}, time.Second, nil
+			c.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+				return []netip.Addr{six, four}, nil
 			}
 		})
-		p.servers[0].detour = true
 		next, _, _ := p.lookup(t.Context()) // there may be no route to either here
 		want := map[bool]netip.Addr{false: four, true: six}[ipv6]
-		if len(next.All) != 1 || next.All[0].Addr.Addr() != want || next.All[0].Detour == nil {
+		if len(next.All) != 1 || next.All[0].Addr.Addr() != want {
 			t.Errorf("IPv6 %v: got %v", ipv6, next.All)
 		}
-		closeSocket(&p.detour)
 	}
 }
 
@@ -115,8 +111,8 @@ func TestReadyWithoutANameThatNobodyHas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPool(func(c *Config) {
 				c.Names, c.NoName, c.Optional = slices.Sorted(maps.Keys(test.faults)), errAbsent, test.optional
-				c.Lookup = func(_ context.Context, host string) ([]netip.Addr, time.Duration, error) {
-					return nil, 0, fmt.Errorf("failed to look up: %w", test.faults[host])
+				c.Lookup = func(_ context.Context, host string) ([]netip.Addr, error) {
+					return nil, fmt.Errorf("failed to look up: %w", test.faults[host])
 				}
 			})
 			if p.Ready() == nil {
@@ -127,6 +123,29 @@ func TestReadyWithoutANameThatNobodyHas(t *testing.T) {
 			if (p.Ready() == nil) != test.ready {
 				t.Errorf("ready says %v", p.Ready())
 			}
+		})
+	}
+}
+
+// TestServersThatCannotBe: the relay itself, and all of its network.
+func TestServersThatCannotBe(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Veth(t, ns, "eth0", nstest.New(t), "eth0")
+	ns.Addr(t, "eth0", "192.0.2.1/24")
+	for at, want := range map[string]string{
+		"192.0.2.1:67":   "this relay's own address",
+		"192.0.2.255:67": "broadcast address of 192.0.2.1/24",
+		"192.0.2.1:6767": "",
+		"192.0.2.2:67":   "",
+		"10.0.0.255:67":  "",
+	} {
+		p := newPool(func(c *Config) { c.Names = []string{at} })
+		ns.Do(t, func() error {
+			err := p.impossible(netip.MustParseAddrPort(at))
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want %q", at, err, want)
+			}
+			return nil
 		})
 	}
 }

@@ -22,71 +22,38 @@ type SenderConfig struct {
 
 // Sender sends requests to the servers, for one goroutine.
 type Sender struct {
-	config        SenderConfig
-	usual, detour *mmsg.SendBatch // by Own, and by the targets' detours
+	config SenderConfig
+	batch  *mmsg.SendBatch
 }
 
 // NewSender makes a sender.
 func NewSender(c SenderConfig) *Sender {
-	return &Sender{
-		config: c, usual: mmsg.NewSendBatch(false, c.Failed), detour: mmsg.NewSendBatch(false, c.Failed),
-	}
+	return &Sender{config: c, batch: mmsg.NewSendBatch(false, c.Failed)}
 }
 
-// Request is what Send sends.
-type Request struct {
-	// Message stays as it is until Flush.
-	Message []byte
-	// AnswerExpected tells whether each server answers, and by way of this relay: else silence means nothing.
-	AnswerExpected bool
-	// GivenBefore is what a server must have given the client before, for its silence to this request to mean something;
-	// [Nothing] where it never does.
-	GivenBefore Given
-	// Machine is the client's tag, 0 where it is not known, and MAC its hardware address for the log.
-	Machine uint64
-	MAC     [6]byte
-	// UsualPort has the request leave by the usual port always.
-	UsualPort bool
-}
-
-// Send gives a request to every server.
-func (s *Sender) Send(to *Targets, now int64, r Request) {
+// Send gives a request to every server. The message stays as it is until Flush. answerExpected says that each server
+// answers, and by way of this relay.
+func (s *Sender) Send(to *Targets, now int64, message []byte, answerExpected bool) {
 	for i := range to.All {
 		t := &to.All[i]
-		out := s.usual
-		if t.Detour != nil && !r.UsualPort {
-			out = s.detour
+		if s.batch.Full() {
+			s.Flush()
 		}
-		if out.Full() {
-			s.Flush(to)
-		}
-		out.AddUDP(r.Message, t.Addr, to.Source, 0)
-		t.Server.Asked(now, &r)
-		s.config.Trace.Payload(now, netip.AddrPortFrom(to.Source, s.config.Port), t.Addr, r.Message)
+		s.batch.AddUDP(message, t.Addr, to.Source, 0)
+		t.Server.Asked(now, answerExpected)
+		s.config.Trace.Payload(now, netip.AddrPortFrom(to.Source, s.config.Port), t.Addr, message)
 	}
 }
 
-// Len is how many packets wait for Flush, to leave by the usual port and by the detour.
-func (s *Sender) Len() (usual, detour int) { return s.usual.Len(), s.detour.Len() }
+// Len is how many packets wait for Flush.
+func (s *Sender) Len() int { return s.batch.Len() }
 
 // Clear forgets what waits for Flush.
-func (s *Sender) Clear() {
-	s.usual.Clear()
-	s.detour.Clear()
-}
+func (s *Sender) Clear() { s.batch.Clear() }
 
 // Flush sends what Send has collected.
-func (s *Sender) Flush(to *Targets) {
-	if s.usual.Len() > 0 {
-		s.config.Own().Send(s.usual)
-	}
-	if s.detour.Len() == 0 {
-		return
-	}
-	for i := range to.All {
-		if detour := to.All[i].Detour; detour != nil {
-			detour.Send(s.detour) // all detours are the same socket
-			return
-		}
+func (s *Sender) Flush() {
+	if s.batch.Len() > 0 {
+		s.config.Own().Send(s.batch)
 	}
 }
