@@ -71,5 +71,9 @@ func (l *lanes) RoundTrip(r *http.Request) (*http.Response, error) {
 			now.CloseIdleConnections()
 		}
 	}
+	if response != nil {
+		// With it client-go would ask again at once, ten times, beside the elector's own next request.
+		response.Header.Del("Retry-After")
+	}
 	return response, err
 }

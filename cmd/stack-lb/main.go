@@ -70,7 +70,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Services: service.Options{Class: s.Class, Names: s.Services, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
 		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
 		Times: s.times(), AnnounceInterval: s.AnnounceInterval, ProbeInterval: s.ProbeInterval,
-		ConsentKey: []byte(s.Key), Host: lb.NewNetwork(manager), Logger: logger, Registerer: registry,
+		Host: lb.NewNetwork(manager), Logger: logger, Registerer: registry,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{
 		Logger: logger,

@@ -30,8 +30,6 @@ type settings struct {
 	Services       []string `desc:"their names, separated by commas; empty: all of the class"`
 	Kubeconfig     string   `desc:"path of a kubeconfig; empty: the pod's service account"`
 
-	Key string `desc:"signs by what nodes keep their addresses while the API is away; at least 16 bytes, the same for all; empty: they do not"`
-
 	Class     string         `default:"tinkerbell.org/stack-lb" desc:"loadBalancerClass of the Services whose addresses are announced"`
 	Mode      string         `default:"announce" desc:"who forwards for Services that do not say: announce (kube-proxy) or proxy (stack-lb's own listeners)"`
 	Addresses []netip.Prefix `desc:"prefixes of addresses that Services may ask for, separated by commas; empty: any"`
@@ -49,9 +47,6 @@ type settings struct {
 	AnnounceInterval time.Duration `split_words:"true" default:"60s" desc:"time between announcements after the first five seconds"`
 }
 
-// leastKey is the length of a key that nobody guesses, in bytes.
-const leastKey = 16
-
 // leastInterval keeps announcements from being a flood.
 const leastInterval = time.Second
 
@@ -66,7 +61,12 @@ func (s *settings) times() elect.Times {
 }
 
 // Removed implements the check of pkg/daemon.
-func (s *settings) Removed() map[string]string { return map[string]string{"PPROF": daemon.NoPprof} }
+func (s *settings) Removed() map[string]string {
+	return map[string]string{
+		"PPROF": daemon.NoPprof,
+		"KEY":   "the holder keeps an address while the API is away, without a key, as long as no other station has it",
+	}
+}
 
 // Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
 func (s *settings) Validate() error {
@@ -91,9 +91,6 @@ func (s *settings) Validate() error {
 	}
 	if len(s.Services) > 0 && s.WatchNamespace == "" {
 		fault("WATCH_NAMESPACE", "required with %s_SERVICES: where are they?", prefix)
-	}
-	if s.Key != "" && len(s.Key) < leastKey {
-		fault("KEY", "%d bytes are too few: at least %d, such as of head -c 32 /dev/urandom | base64", len(s.Key), leastKey)
 	}
 	if !className.MatchString(s.Class) {
 		fault("CLASS", "%q is no loadBalancerClass: write it as example.com/name", s.Class)

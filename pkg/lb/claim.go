@@ -116,9 +116,12 @@ func (v *vip) prepare(ctx context.Context) bool {
 // renewed keeps the address on the link for as long as no other node can hold the lease.
 func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 	v.mu.Lock()
-	link := v.link
+	link, alone := v.link, v.alone
+	v.alone, v.disputed = g.Alone, v.disputed && g.Alone
 	v.mu.Unlock()
-	v.c.metrics.consented.WithLabelValues(v.ip.String()).Set(boolean(g.Consented))
+	if v.c.metrics.alone.WithLabelValues(v.ip.String()).Set(boolean(g.Alone)); g.Alone && !alone {
+		v.warn(link, "keeping an address without the API", elect.ErrDeadline)
+	}
 	if !g.First {
 		err := v.put(link, g.Start)
 		if err == nil && !link.Is(v.holding) {
@@ -132,7 +135,7 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 		return v.stepBack(reason.KernelRefused, err)
 	}
 	if !v.free(g.From) && !v.isReady(link) {
-		err = v.probe(ctx, link, port)
+		err = v.probe(ctx, link, port, g.Former)
 	}
 	if err == nil {
 		err = v.put(link, g.Start)
@@ -172,9 +175,37 @@ func isAmong(mac frame.MAC, stations string) bool {
 	return slices.Contains(strings.Split(stations, ","), hardware(mac))
 }
 
-// probe asks the link whether somebody has the address, or is about to claim it.
-func (v *vip) probe(ctx context.Context, link address.Link, port Port) error {
-	own := func(mac frame.MAC) bool { return isAmong(mac, link.Stations) }
+// undisputed reports whether no other station has had the address since this node has it without the API.
+func (v *vip) undisputed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.disputed
+}
+
+// dispute notes how many other stations have the address. A node that has it without the API gives way at once: one of
+// them may have taken the lease. The caller holds mu.
+func (v *vip) dispute(others int) {
+	if others > 0 && v.alone && !v.disputed {
+		v.disputed = true
+		v.elector.Poke()
+	}
+}
+
+// serves reports whether the lease's holder answers for the address.
+func (v *vip) serves(ctx context.Context) bool {
+	port, err := v.c.o.Host.Open(v.at(), v.ip)
+	if err != nil {
+		return false // it is tried again, and said, once the lease is here
+	}
+	defer v.closing.Go(func() { _ = port.Close() })
+	holders := v.elector.Holder().Stations
+	others := func(mac frame.MAC) bool { return !isAmong(mac, holders) }
+	return probe.Answered(ctx, []probe.Port{port}, func() {}, others)
+}
+
+// probe asks the link whether somebody has the address, or is about to claim it. The former holder may: it gives way.
+func (v *vip) probe(ctx context.Context, link address.Link, port Port, former string) error {
+	own := func(mac frame.MAC) bool { return isAmong(mac, link.Stations) || isAmong(mac, former) }
 	by, err := probe.Conflict(ctx, port, frame.MAC(link.MAC), own)
 	if err != nil {
 		return v.stepBack(reason.LinkDown, err)

@@ -44,9 +44,11 @@ type member struct {
 	stop context.CancelFunc
 	done chan struct{}
 	log  *logText
+	api  *way
 }
 
 func (m *member) leave() {
+	m.api.set(false)
 	m.stop()
 	<-m.done
 }
@@ -79,7 +81,6 @@ type cluster struct {
 	number byte
 	// namespace is where the leases are, and watch that of the Services; empty is all.
 	namespace, watch string
-	key              []byte
 	times            elect.Times
 }
 
@@ -119,17 +120,16 @@ func newClusterOn(t *testing.T, on *wires, number byte, nodes int) *cluster {
 func (c *cluster) start(i int) *member {
 	m := &member{
 		station: &station{wires: c.wires, mac: frame.MAC{2, 0, 0, 0, c.number, byte(i + 1)}},
-		done:    make(chan struct{}), log: &logText{},
+		done:    make(chan struct{}), log: &logText{}, api: newWay(c.api),
 	}
 	c.wires.mu.Lock()
 	c.wires.hosts[m.host()] = m.mac
 	c.wires.mu.Unlock()
 	name := fmt.Sprintf("n%d", i)
 	m.c = New(Options{
-		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: c.times,
+		Client: m.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: c.times,
 		Services: service.Options{Class: "tinkerbell.org/stack-lb"}, ProbeInterval: 100 * time.Millisecond, Host: m.station,
-		ConsentKey: c.key,
-		Logger:     slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),
+		Logger: slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop

@@ -178,7 +178,7 @@ func TestHolderThatStoodStillProbesAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			host := &station{wires: newWires(), mac: frame.MAC{2, 0, 0, 0, 0, 1}}
 			c := New(Options{Client: newAPI(), Node: "n0", Namespace: "stack", Times: quick, Host: host})
-			defer c.queue.ShutDown()
+			defer c.shutDown()
 			v := newVIP(c, &service.Address{IP: netip.MustParseAddr(testIP)})
 			link, err := host.Find(v.ip, "")
 			if err != nil {

@@ -35,14 +35,14 @@ type Controller struct {
 	logLimiter *loglimit.Limiter
 	metrics    *Metrics
 	began      time.Time
-	queue      workqueue.TypedRateLimitingInterface[key]
+	queue      workqueue.TypedRateLimitingInterface[key] // of the plan alone
+	statuses   workqueue.TypedRateLimitingInterface[key]
 	events     record.EventRecorder
 
 	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
 	synced                                 atomic.Bool
 
 	ear     ear
-	council *council         // nil: nobody keeps an address without the API
 	forward *forward.Manager // the listeners of Services in mode proxy
 
 	status *elect.Elector // of the node that writes the status of Services
@@ -69,11 +69,14 @@ type Controller struct {
 // running is a vip with its life.
 type running struct {
 	*vip
-	stop     context.CancelFunc
-	stopping bool
-	lease    string // its name
-	told     string // the holder of whom those that write the status were told
-	former   string // the one before, where there was one
+	stop      context.CancelFunc
+	stopping  bool
+	lease     string // its name
+	announces bool   // and whether it announces the address
+	told      string // the holder of whom those that write the status were told
+	former    string // the one before, where there was one
+	// unannounced is since when nobody announces the address, as the node that writes the status sees it.
+	unannounced time.Time
 }
 
 // key is what a piece of work is about: the status of one Service, or the plan of all.
@@ -99,12 +102,10 @@ func New(o Options) *Controller {
 		o: o, log: o.Logger, logLimiter: loglimit.New(o.Logger, 1, time.Minute),
 		metrics: NewMetrics(o.Registerer), began: time.Now(),
 		vips: map[netip.Addr]*running{}, rivals: map[string]rival{}, unneeded: map[string]time.Time{},
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
+		queue: newQueue(), statuses: newQueue(),
 	}
 	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
 	c.ear = ear{host: o.Host, turn: c.questions.Wait}
-	c.council = newCouncil(c)
 	c.forward = forward.New(forward.Options{
 		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -125,6 +126,11 @@ func New(o Options) *Controller {
 		Requested: c.requested,
 	})
 	return c
+}
+
+func newQueue() workqueue.TypedRateLimitingInterface[key] {
+	return workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second))
 }
 
 // String implements daemon.Task.
@@ -154,11 +160,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	for _, informer := range []cache.SharedIndexInformer{c.services, c.endpoints, c.nodes, c.leaseCache} {
 		following.Go(func() { informer.RunWithContext(life) })
 	}
-	following.Go(func() { c.work(life) })
-	following.Go(func() { c.council.run(life) })
+	// A status that the API does not take must not keep the plan waiting.
+	following.Go(func() { c.work(c.queue, func(key) error { return c.replan(life) }) })
+	following.Go(func() { c.work(c.statuses, func(k key) error { return c.writeStatus(life, k) }) })
 	following.Go(func() {
 		<-life.Done()
-		c.queue.ShutDown()
+		c.shutDown()
 	})
 	following.Go(func() {
 		if err := links.Follow(life, c.linksChanged); err != nil {
@@ -183,28 +190,28 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
+// shutDown ends the queues, which have goroutines of their own from the start.
+func (c *Controller) shutDown() {
+	c.queue.ShutDown()
+	c.statuses.ShutDown()
+}
+
 // work does one piece after the other; what failed is done again, later each time.
-func (c *Controller) work(ctx context.Context) {
+func (c *Controller) work(queue workqueue.TypedRateLimitingInterface[key], do func(key) error) {
 	for {
-		k, shut := c.queue.Get()
+		k, shut := queue.Get()
 		if shut {
 			return
 		}
-		var err error
-		if k == all {
-			err = c.replan(ctx)
-		} else {
-			err = c.writeStatus(ctx, k)
-		}
-		if err != nil {
+		if err := do(k); err != nil {
 			c.logLimiter.WarnAt(time.Since(c.began).Nanoseconds(), "failed to bring services up to date", func() []any {
 				return []any{"namespace", k.namespace, "service", k.name, "error", err}
 			})
-			c.queue.AddRateLimited(k)
+			queue.AddRateLimited(k)
 		} else {
-			c.queue.Forget(k)
+			queue.Forget(k)
 		}
-		c.queue.Done(k)
+		queue.Done(k)
 	}
 }
 
@@ -243,11 +250,11 @@ func (c *Controller) replan(ctx context.Context) error {
 		if len(wish.Refused) > 0 {
 			refused++
 		}
-		c.queue.Add(key{name.Namespace, name.Name})
+		c.statuses.Add(key{name.Namespace, name.Name})
 	}
 	for name := range before.Wishes {
 		if plan.Wishes[name] == nil {
-			c.queue.Add(key{name.Namespace, name.Name})
+			c.statuses.Add(key{name.Namespace, name.Name})
 		}
 	}
 	c.metrics.refused.Set(float64(refused))

@@ -152,7 +152,7 @@ func TestDoubtDoesNotKeepTheWatch(t *testing.T) {
 	answer := make(chan struct{})
 	host := &station{wires: newWires(), mac: frame.MAC{2, 0, 0, 0, 0, 1}, neighbours: answer}
 	c := New(Options{Client: newAPI(), Node: "n0", Namespace: "stack", Times: quick, Host: host})
-	defer c.queue.ShutDown()
+	defer c.shutDown()
 	v := newVIP(c, &service.Address{IP: netip.MustParseAddr(testIP)})
 	link, err := host.Find(v.ip, "")
 	if err != nil {

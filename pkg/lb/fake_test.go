@@ -37,9 +37,6 @@ type wires struct {
 	has   map[netip.Addr]map[frame.MAC]bool
 	ports map[*port]bool
 	two   int // how often two stations were seen with one address
-	// frames are those that hear others, and cut are the stations whose frames, but for ARP, do not come through.
-	frames []*frames
-	cut    map[frame.MAC]bool
 	// deaf are the stations that neither hear nor are heard, and hosts have the addresses of their nodes.
 	deaf  map[frame.MAC]bool
 	hosts map[netip.Addr]frame.MAC
@@ -237,58 +234,6 @@ func (p *port) Hear(ctx context.Context, deadline time.Time) (probe.Heard, error
 	case <-time.After(time.Until(deadline)):
 		return probe.Heard{}, os.ErrDeadlineExceeded
 	}
-}
-
-// frames is a station's end of the switch for frames that are no ARP.
-type frames struct {
-	station *station
-	queue   chan sent
-	once    sync.Once
-	closed  chan struct{}
-}
-
-type sent struct {
-	from    frame.MAC
-	payload []byte
-}
-
-func (s *station) Frames(address.Link) (Frames, error) {
-	f := &frames{station: s, queue: make(chan sent, 256), closed: make(chan struct{})}
-	s.wires.mu.Lock()
-	defer s.wires.mu.Unlock()
-	s.wires.frames = append(s.wires.frames, f)
-	return f, nil
-}
-
-func (f *frames) Send(to frame.MAC, payload []byte) error {
-	w := f.station.wires
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, other := range w.frames {
-		cut := w.cut[f.station.mac] || w.cut[other.station.mac]
-		if other == f || cut || to != frame.Broadcast && to != other.station.mac {
-			continue
-		}
-		select {
-		case other.queue <- sent{f.station.mac, slices.Clone(payload)}:
-		default:
-		}
-	}
-	return nil
-}
-
-func (f *frames) Receive() (from frame.MAC, payload []byte, err error) {
-	select {
-	case <-f.closed:
-		return frame.MAC{}, nil, net.ErrClosed
-	case s := <-f.queue:
-		return s.from, s.payload, nil
-	}
-}
-
-func (f *frames) Close() error {
-	f.once.Do(func() { close(f.closed) })
-	return nil
 }
 
 // newAPI is client-go's fake clientset with the optimistic concurrency of an API server: it refuses an update of a version

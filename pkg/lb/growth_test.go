@@ -58,7 +58,7 @@ func TestAddressesSpreadOverNodes(t *testing.T) {
 		if err := c.makeInformers(); err != nil {
 			t.Fatal(err)
 		}
-		c.queue.ShutDown()
+		c.shutDown()
 		nodes[node] = c
 	}
 	for i := range addresses {

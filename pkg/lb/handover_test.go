@@ -158,7 +158,7 @@ func TestNodeThatHasJustStartedIsNoCandidate(t *testing.T) {
 	if err := c.makeInformers(); err != nil {
 		t.Fatal(err)
 	}
-	defer c.queue.ShutDown()
+	defer c.shutDown()
 	v := newVIP(c, &service.Address{IP: netip.MustParseAddr(testIP)})
 	if why := v.candidate(); why == nil || v.reasonOf(why).Reason != reason.Starting {
 		t.Errorf("before it has asked: got %v, want %v", why, reason.Starting)

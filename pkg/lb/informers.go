@@ -165,7 +165,7 @@ func (c *Controller) endpointsChanged(object any, _ bool) {
 	c.mu.Unlock()
 	if wish != nil && wish.Forward != nil {
 		c.forward.Refresh(name)
-		c.queue.Add(key{name.Namespace, name.Name})
+		c.statuses.Add(key{name.Namespace, name.Name})
 	}
 }
 
@@ -215,8 +215,15 @@ const afterMove = time.Second
 
 // tellHolder has the status of an address's Services written where the address has another holder. The caller holds mu.
 func (c *Controller) tellHolder(ip netip.Addr, v *running) {
-	holder := v.elector.Holder().Identity
+	now := v.elector.Holder()
+	holder := now.Identity
 	address := c.plan.Addresses[ip]
+	if now.Announces != v.announces && address != nil {
+		v.announces = now.Announces
+		for _, s := range address.Services {
+			c.statuses.Add(key{s.Namespace, s.Name})
+		}
+	}
 	if holder == v.told || address == nil {
 		return // a mere renewal
 	}
@@ -228,7 +235,7 @@ func (c *Controller) tellHolder(ip netip.Addr, v *running) {
 		wait = afterMove
 	}
 	for _, s := range address.Services {
-		c.queue.AddAfter(key{s.Namespace, s.Name}, wait)
+		c.statuses.AddAfter(key{s.Namespace, s.Name}, wait)
 	}
 }
 
@@ -246,7 +253,7 @@ func (c *Controller) allServices() []*core.Service {
 // enqueueStatus has the status of every Service looked at.
 func (c *Controller) enqueueStatus() {
 	for _, s := range c.allServices() {
-		c.queue.Add(key{s.Namespace, s.Name})
+		c.statuses.Add(key{s.Namespace, s.Name})
 	}
 }
 

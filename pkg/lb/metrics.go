@@ -12,7 +12,7 @@ import (
 // Metrics are the controller's. Their label address is one that a Service asks for.
 type Metrics struct {
 	held, wireOwners, notServing *prometheus.GaugeVec
-	consented                    *prometheus.GaugeVec
+	alone                        *prometheus.GaugeVec
 	owner, why                   *prometheus.GaugeVec
 	moves                        *prometheus.CounterVec
 	requests                     *prometheus.HistogramVec
@@ -34,9 +34,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "stack_lb_lease_without_answer",
 			Help: "Whether the address's lease is held and nobody has answered three questions in a row.",
 		}, address),
-		consented: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_address_by_consent",
-			Help: "Whether this node has the address by consent of the other nodes, while the API does not answer.",
+		alone: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stack_lb_address_without_api",
+			Help: "Whether this node keeps the address while the API does not answer.",
 		}, address),
 		owner: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stack_lb_wire_owner", Help: "A station that answered the last question for the address; always 1.",
@@ -56,7 +56,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 	}
 	if r != nil {
-		r.MustRegister(m.held, m.consented, m.wireOwners, m.notServing, m.owner, m.why, m.moves, m.requests, m.refused)
+		r.MustRegister(m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why, m.moves, m.requests, m.refused)
 	}
 	return m
 }
@@ -66,7 +66,7 @@ func (m *Metrics) holds(ip netip.Addr, held bool, why reason.Reason) {
 	address := ip.String()
 	m.held.WithLabelValues(address).Set(boolean(held))
 	if !held {
-		m.consented.WithLabelValues(address).Set(0)
+		m.alone.WithLabelValues(address).Set(0)
 	}
 	m.why.DeletePartialMatch(prometheus.Labels{"address": address})
 	if !held {
@@ -87,7 +87,7 @@ func (m *Metrics) sees(ip netip.Addr, owners []frame.MAC, mine bool) {
 // forget removes an address that no Service asks for any more.
 func (m *Metrics) forget(ip netip.Addr) {
 	labels := prometheus.Labels{"address": ip.String()}
-	for _, vec := range []*prometheus.GaugeVec{m.held, m.consented, m.wireOwners, m.notServing, m.owner, m.why} {
+	for _, vec := range []*prometheus.GaugeVec{m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why} {
 		vec.DeletePartialMatch(labels)
 	}
 	m.moves.DeletePartialMatch(labels)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
-	"github.com/tinkerbell/stack/pkg/lb/consent"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/forward"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
@@ -51,8 +50,6 @@ type Options struct {
 	AnnounceInterval time.Duration
 	// ProbeInterval is the least time between two questions for an address; zero is probe.WatchInterval.
 	ProbeInterval time.Duration
-	// ConsentKey signs by what nodes keep their addresses while the API is away; without one they do not.
-	ConsentKey []byte
 	// Host is this host's links and addresses.
 	Host Host
 	// Logger and Registerer may be nil.
@@ -78,7 +75,6 @@ type Host interface {
 	Remove(ip netip.Addr) (found bool, err error)
 	Neighbours(link address.Link, ip netip.Addr) ([]netip.Addr, error)
 	Open(link address.Link, ip netip.Addr) (Port, error)
-	Frames(link address.Link) (Frames, error)
 }
 
 // Port is a link as far as one address is concerned; see wire.Port.
@@ -104,15 +100,6 @@ func (n *Network) Open(link address.Link, ip netip.Addr) (Port, error) {
 		return nil, err
 	}
 	return port, nil
-}
-
-// Frames implements Host.
-func (*Network) Frames(link address.Link) (Frames, error) {
-	frames, err := wire.OpenFrames(link.Interface(), consent.EtherType)
-	if err != nil {
-		return nil, err
-	}
-	return frames, nil
 }
 
 // hardware is an Ethernet address as people write it.

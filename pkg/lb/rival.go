@@ -31,33 +31,44 @@ func (o *Options) watches() string {
 type rival struct {
 	watch string
 	born  meta.Time
+	stamp meta.MicroTime // of its last renewal
+	until time.Time      // when it ends without another one; zero: no renewal was seen yet
 }
 
-// keepsTo reports whether it announces a Service, and not all of the cluster.
-func (r rival) keepsTo(namespace, name string) bool {
+// lives reports whether its lease is renewed. One that was left behind, or that somebody has written once, is not.
+func (r rival) lives() bool { return time.Now().Before(r.until) }
+
+// keepsTo reports whether it announces a Service, and not all of the cluster. Its lease is in the namespace of the
+// Service then: others may not speak for that.
+func (r rival) keepsTo(place, namespace, name string) bool {
 	where, names, some := strings.Cut(r.watch, "/")
-	return where == namespace && (!some || slices.Contains(strings.Split(names, ","), name))
+	return where == namespace && place == namespace && (!some || slices.Contains(strings.Split(names, ","), name))
 }
 
-// rivalChanged tells of the lease of another stack-lb. One that nobody holds is of one that has gone.
+// rivalChanged tells of the lease of another stack-lb. It counts from its first renewal that is seen, until there is
+// none.
 func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 	if lease.Name != statusLease || lease.Annotations[classAnnotation] != c.o.Services.Class {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := !deleted && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != ""
-	next := rival{lease.Annotations[watchAnnotation], lease.CreationTimestamp}
 	was, known := c.rivals[lease.Namespace]
-	if known == held && (!held || was.watch == next.watch && was.born.Equal(&next.born)) {
+	if deleted || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || lease.Spec.RenewTime == nil {
+		if delete(c.rivals, lease.Namespace); known && was.lives() {
+			c.queue.Add(all)
+		}
 		return
 	}
-	if held {
-		c.rivals[lease.Namespace] = next
-	} else {
-		delete(c.rivals, lease.Namespace)
+	next := rival{lease.Annotations[watchAnnotation], lease.CreationTimestamp, *lease.Spec.RenewTime, was.until}
+	if known && next.stamp.After(was.stamp.Time) {
+		next.until = time.Now().Add(c.o.Times.Lease)
+		c.queue.AddAfter(all, c.o.Times.Lease+time.Millisecond) // it may have ended by then
 	}
-	c.queue.Add(all)
+	c.rivals[lease.Namespace] = next
+	if next.lives() != was.lives() || next.lives() && (was.watch != next.watch || !was.born.Equal(&next.born)) {
+		c.queue.Add(all)
+	}
 }
 
 // theirs is the namespace of the stack-lb that announces a Service in place of this one; empty is none. The one
@@ -72,8 +83,11 @@ func (c *Controller) theirs(namespace, name string) string {
 	}
 	winner := ""
 	for place, r := range c.rivals {
+		if !r.lives() {
+			continue
+		}
 		older := cmp.Or(r.born.Compare(born.Time), strings.Compare(place, c.o.Namespace)) < 0
-		if r.keepsTo(namespace, name) || r.watch == "" && older && winner == "" {
+		if r.keepsTo(place, namespace, name) || r.watch == "" && older && winner == "" {
 			winner = place
 		}
 	}

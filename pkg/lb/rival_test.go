@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -65,9 +66,12 @@ func TestTwoInstallationsThatStartTogether(t *testing.T) {
 	rival := &coordination.Lease{ObjectMeta: meta.ObjectMeta{
 		Name: statusLease, Labels: leaseLabels, Annotations: map[string]string{classAnnotation: "tinkerbell.org/stack-lb"},
 	}, Spec: coordination.LeaseSpec{HolderIdentity: &someone}}
+	rival.Spec.RenewTime = new(meta.NowMicro())
 	if _, err := other.Create(t.Context(), rival, meta.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	renewing := renew(t, c, "other")
+	defer renewing()
 	c.service("web", testIP)
 	c.nodes = append(c.nodes, c.start(0))
 	c.until("it leaves the Service to the other", func() bool {
@@ -84,4 +88,59 @@ func TestTwoInstallationsThatStartTogether(t *testing.T) {
 		return err == nil
 	})
 	c.condition("web", "Announced", "")
+}
+
+// renew renews the lease of another stack-lb until it is stopped.
+func renew(t *testing.T, c *cluster, namespace string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ; ctx.Err() == nil; wait(ctx, quick.Retry) {
+			lease, err := c.api.CoordinationV1().Leases(namespace).Get(ctx, statusLease, meta.GetOptions{})
+			if err == nil {
+				lease.Spec.RenewTime = new(meta.NowMicro())
+				_, err = c.api.CoordinationV1().Leases(namespace).Update(ctx, lease, meta.UpdateOptions{})
+			}
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// A lease of that name which nobody renews, however old, or one of a namespace that is not the Service's, takes nothing
+// from anybody: whoever may create leases in one namespace could.
+func TestLeaseThatNobodyRenewsIsNoRival(t *testing.T) {
+	t.Parallel()
+	someone, long := "n9_boot", meta.NewMicroTime(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+	for name, test := range map[string]struct {
+		namespace, watch string
+		renewed          bool
+	}{
+		"expired, of the Service's namespace": {"stack", "stack", false},
+		"expired, of all":                     {"other", "", false},
+		"of another namespace, renewed":       {"other", "stack", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 0)
+			c.namespace = "wide"
+			rival := &coordination.Lease{ObjectMeta: meta.ObjectMeta{
+				Name: statusLease, Labels: leaseLabels,
+				Annotations: map[string]string{classAnnotation: "tinkerbell.org/stack-lb", watchAnnotation: test.watch},
+			}, Spec: coordination.LeaseSpec{HolderIdentity: &someone, RenewTime: &long}}
+			if _, err := c.api.CoordinationV1().Leases(test.namespace).Create(t.Context(), rival, meta.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if test.renewed {
+				defer renew(t, c, test.namespace)()
+			}
+			c.service("web", testIP)
+			c.nodes = append(c.nodes, c.start(0))
+			c.owner(testIP)
+			c.stays(testIP, c.nodes[0].mac)
+		})
+	}
 }

@@ -56,7 +56,7 @@ func (c *Controller) writeStatus(ctx context.Context, k key) error {
 		status, changed = service.Status(&current, holders, plan.Forwards(wish, c.slices(s)))
 		for _, h := range holders {
 			if h.Node == "" {
-				c.queue.AddAfter(k, recheck)
+				c.statuses.AddAfter(k, recheck)
 				break
 			}
 		}
@@ -71,7 +71,7 @@ func (c *Controller) writeStatus(ctx context.Context, k key) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsConflict(err):
-		c.queue.AddAfter(k, 100*time.Millisecond) // the newer Service is on its way
+		c.statuses.AddAfter(k, 100*time.Millisecond) // the newer Service is on its way
 		return nil
 	case err != nil:
 		return fmt.Errorf("failed to write the status of service %s/%s: %w", k.namespace, k.name, err)
@@ -80,10 +80,33 @@ func (c *Controller) writeStatus(ctx context.Context, k key) error {
 	return nil
 }
 
-// holders are who announces each address, or why nobody does, as this node sees it.
+// unannounced is after how many leases' times an address that nobody announces is taken out of the status: kube-proxy
+// diverts it on every node as long as it is there.
+const unannounced = 5
+
+// holders are the nodes that announce each address, or why none does, as this node sees it.
 func (c *Controller) holders(addresses []netip.Addr) map[netip.Addr]service.Holder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	holders := map[netip.Addr]service.Holder{}
+	for ip, h := range c.announcers(addresses) {
+		v := c.vips[ip]
+		switch {
+		case v == nil:
+		case h.Node != "":
+			v.unannounced = time.Time{}
+		case v.unannounced.IsZero():
+			v.unannounced = time.Now()
+		default:
+			h.Gone = time.Since(v.unannounced) > unannounced*c.o.Times.Lease
+		}
+		holders[ip] = h
+	}
+	return holders
+}
+
+// announcers are as holders, but for how long. The caller holds mu.
+func (c *Controller) announcers(addresses []netip.Addr) map[netip.Addr]service.Holder {
 	holders := map[netip.Addr]service.Holder{}
 	for _, ip := range addresses {
 		v := c.vips[ip]
@@ -91,12 +114,17 @@ func (c *Controller) holders(addresses []netip.Addr) map[netip.Addr]service.Hold
 			holders[ip] = service.Holder{Why: reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)}
 			continue
 		}
-		if h := v.elector.Holder(); h.Identity != "" && !h.Expired {
-			holders[ip] = service.Holder{Node: nodeOf(h.Identity)}
-			continue
-		}
+		h := v.elector.Holder()
 		v.mu.Lock()
-		holders[ip] = service.Holder{Why: v.why}
+		switch node := nodeOf(h.Identity); {
+		case h.Identity == "" || h.Expired || !h.Announces:
+			holders[ip] = service.Holder{Why: v.why}
+		case v.silent >= silentRounds:
+			holders[ip] = service.Holder{Why: reason.Errorf(reason.Unheard,
+				"node %s says that it does, and node %s hears no answer for it", node, c.o.Node)}
+		default:
+			holders[ip] = service.Holder{Node: node}
+		}
 		v.mu.Unlock()
 	}
 	return holders

@@ -22,8 +22,8 @@ type View struct {
 	Message   string   `json:"message,omitempty"`
 	// Answers are the Ethernet addresses of other stations that answered the last question for the address.
 	Answers []string `json:"answers"`
-	// Members are the nodes whose consent keeps the address here while the API is away.
-	Members []string `json:"members,omitempty"`
+	// Alone is set where this node keeps the address while the API is away.
+	Alone bool `json:"alone,omitempty"`
 }
 
 // Views are what this node knows of all addresses, in their order.
@@ -48,7 +48,7 @@ func (v *vip) view() View {
 	defer v.mu.Unlock()
 	view := View{
 		Address: v.ip.String(), Services: namesOf(v.wish), Link: v.link.Name, Announced: v.held, Lease: LeaseName(v.ip),
-		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{}, Members: v.elector.Asked(),
+		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{}, Alone: v.held && v.alone,
 	}
 	switch {
 	case v.held:

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
@@ -46,6 +48,8 @@ type vip struct {
 	ready     probed    // what was found out before the lease of another node ran out
 	unheard   bool      // nobody on the link answered this node when it had the address
 	judged    string    // the last doubt of another node
+	alone     bool      // it has the address without the API, which ends where another station has it, too
+	disputed  bool      // and one has
 	contested int       // questions in a row that another station answered while this node had the address
 	spoken    time.Time // when another station claimed the address, or was about to
 	// strangers are the stations that have done so since the last question and did not hold the lease then, and sole is
@@ -63,6 +67,7 @@ type vip struct {
 	// of the elector's goroutine
 	holding     address.Link
 	stopSending func()
+	deleted     bool      // its lease was, so that a Service which the watch still has may be gone
 	unserved    time.Time // when this node was last seen not to serve the address
 
 	closing sync.WaitGroup // ports that are being closed
@@ -73,8 +78,7 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.why, v.strangers = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node), map[frame.MAC]time.Time{}
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
-		Identity: c.o.Identity, Times: c.o.Times, Node: c.o.Node,
-		Consent:     c.council.elects(func() bool { return c.o.Host.Stray(v.ip) }),
+		Identity: c.o.Identity, Times: c.o.Times, Undisputed: v.undisputed, Serves: v.serves,
 		Annotations: v.annotations, Delay: v.delay, Prepare: v.prepare, Lead: spread + probe.Lead, Candidate: v.candidate,
 		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 		Release: func(ctx context.Context, version string) bool {
@@ -96,11 +100,22 @@ func (v *vip) run(ctx context.Context) {
 	}
 }
 
-// annotations tell the other nodes which stations answer for the address once this node has it.
+// annotations tell the other nodes which stations answer for the address once this node has it, and whether it has.
 func (v *vip) annotations() map[string]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return map[string]string{elect.StationsAnnotation: v.link.Stations}
+	announced := ""
+	if v.held {
+		announced = v.c.o.Identity
+	}
+	return map[string]string{elect.StationsAnnotation: v.link.Stations, elect.AnnouncedAnnotation: announced}
+}
+
+// at is the link of the address.
+func (v *vip) at() address.Link {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.link
 }
 
 // set changes what is wished.
@@ -120,6 +135,9 @@ func (v *vip) candidate() error {
 	if why == nil && held && link.Index != v.holding.Index {
 		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
 			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
+	}
+	if why == nil && v.deleted && !held {
+		why = v.askedFor(wish)
 	}
 	if why == nil && time.Now().Before(until) {
 		why = failed
@@ -146,6 +164,25 @@ func (v *vip) candidate() error {
 		return nil
 	}
 	return why
+}
+
+// askedFor reads the Services of an address whose lease was deleted, and says if none is there: the node that writes
+// the status deletes such leases, and this node's watch may stand still without a word.
+func (v *vip) askedFor(wish *service.Address) *reason.Error {
+	ctx, cancel := context.WithTimeout(context.Background(), v.c.o.Times.Deadline)
+	defer cancel()
+	for _, s := range wish.Services {
+		now, err := v.c.o.Client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, meta.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return reason.Errorf(reason.APIAway, "node %s: failed to read a service of %s: %v", v.c.o.Node, v.ip, err)
+		}
+		if err == nil && now.UID == s.UID && v.c.o.Services.Ours(now) {
+			v.deleted = false
+			return nil
+		}
+	}
+	return reason.Errorf(reason.LeaseLost, "node %s: its lease was deleted, and no Service asks for %s any more",
+		v.c.o.Node, v.ip)
 }
 
 // followed is how long kube-proxy may take to follow the endpoints of a Service: it gathers changes for a second. Until
@@ -206,6 +243,7 @@ func (v *vip) warn(link address.Link, message string, err error) {
 // withdraw ends the announcement and removes the address. The stations are those that answered for it, if this node
 // does not go on answering: somebody may have given it the address by hand.
 func (v *vip) withdraw(why error) (stations string, err error) {
+	v.deleted = errors.Is(why, elect.ErrDeleted)
 	if v.stopSending != nil {
 		v.stopSending()
 		v.stopSending = nil
@@ -222,7 +260,7 @@ func (v *vip) withdraw(why error) (stations string, err error) {
 	if now := time.Now(); held && found && errors.Is(why, elect.ErrDeadline) && now.Before(v.end) {
 		v.ready = probed{v.holding, now}
 	}
-	v.held, v.announcer, v.why = false, nil, v.reasonOf(why)
+	v.held, v.alone, v.announcer, v.why = false, false, nil, v.reasonOf(why)
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, false, v.reasonOf(why).Reason)
 	if err != nil {
@@ -248,6 +286,8 @@ func (v *vip) reasonOf(err error) *reason.Error {
 	}
 	r := reason.LeaseLost
 	switch {
+	case errors.Is(err, elect.ErrDisputed):
+		r = reason.AddressInUse
 	case errors.Is(err, elect.ErrDeadline):
 		r = reason.APIAway
 	case errors.Is(err, elect.ErrLeaving):

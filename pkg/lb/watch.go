@@ -104,7 +104,7 @@ func (v *vip) interval() time.Duration {
 	defer v.mu.Unlock()
 	taken := lease.Identity != "" && !lease.Expired
 	asHeld := len(v.owners) == 1 && isAmong(v.owners[0], lease.Stations)
-	if v.held && (len(v.owners) > 0 || lease.Doubt != v.judged) ||
+	if v.held && (v.alone || len(v.owners) > 0 || lease.Doubt != v.judged) ||
 		!v.held && (len(v.conflict) > 0 || taken && !asHeld) {
 		return v.c.o.ProbeInterval
 	}
@@ -132,10 +132,13 @@ func (v *vip) heard(h probe.Heard) {
 		return
 	}
 	v.spoken = time.Now()
+	if h.Kind == probe.Claim {
+		v.dispute(1)
+	}
 	if _, known := v.strangers[h.MAC]; !isAmong(h.MAC, holders) && (known || len(v.strangers) < maxStrangers) {
 		v.strangers[h.MAC] = v.spoken
 	}
-	if v.announcer != nil && h.Kind == probe.Claim {
+	if v.announcer != nil && h.Kind == probe.Claim && !v.alone {
 		v.announcer.Defend()
 	}
 }
@@ -172,6 +175,7 @@ func (v *vip) saw(r probe.Round) {
 	if !blind && len(owners) == 0 {
 		v.contested = 0
 	}
+	v.dispute(len(owners))
 	if !blind && !slices.ContainsFunc(v.conflict, func(mac frame.MAC) bool { return slices.Contains(owners, mac) }) {
 		v.conflict = nil
 	}

@@ -199,7 +199,12 @@ func TestLinksThatCannotHaveTheAddress(t *testing.T) {
 		ip, name string
 		want     reason.Reason
 	}{
-		"no network":     {ip: "198.51.100.1", want: reason.NoLink},
+		"no network": {ip: "198.51.100.1", want: reason.NoLink},
+		"broadcast":  {ip: "192.0.2.255", want: reason.BadAddress},
+		"network":    {ip: "192.0.2.0", want: reason.BadAddress},
+		"any router": {ip: "2001:db8:7::", want: reason.BadAddress, prepare: func(t *testing.T, ns *nstest.NS) {
+			ns.Addr(t, "eth0", "2001:db8:7::1/64")
+		}},
 		"no such link":   {ip: "192.0.2.10", name: "eth7", want: reason.LinkMissing},
 		"loopback":       {ip: "192.0.2.10", name: "lo", want: reason.NoLink},
 		"the node's own": {ip: "192.0.2.1", want: reason.NodeAddress},

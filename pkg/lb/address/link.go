@@ -226,6 +226,10 @@ func (m *Manager) Find(ip netip.Addr, name string) (Link, error) {
 				"this node has %s already, on %s: ask for one that no host has", e.prefix, nameOf(now.link(e.link), e.link))
 		}
 	}
+	if now.reserved(ip) {
+		return Link{}, reason.Errorf(reason.BadAddress,
+			"%s is the first or the last address of a network of this node, which no host can have: ask for another", ip)
+	}
 	best := now.choose(ip, name)
 	if best == nil {
 		if name != "" {
@@ -239,6 +243,22 @@ func (m *Manager) Find(ip netip.Addr, name string) (Link, error) {
 		err = now.hidden(best, ip)
 	}
 	return link, err
+}
+
+// reserved reports whether the address is a network's own, its broadcast address (RFC 919 section 7) or, in IPv6, that
+// of any router (RFC 4291 section 2.6.1). Networks of two addresses have none (RFC 3021, RFC 6164).
+func (h host) reserved(ip netip.Addr) bool {
+	return slices.ContainsFunc(h.entries, func(e entry) bool {
+		if e.ours || !e.prefix.Contains(ip) || e.prefix.Bits() >= ip.BitLen()-1 {
+			return false
+		}
+		first, last := e.prefix.Masked().Addr(), true
+		host := ip.AsSlice()
+		for bit := e.prefix.Bits(); bit < ip.BitLen(); bit++ {
+			last = last && host[bit/8]&(0x80>>(bit%8)) != 0
+		}
+		return ip == first || ip.Is4() && last
+	})
 }
 
 // hidden says whether this node would answer for an address of kube-ipvs0, or of another link that does not speak ARP,

@@ -6,7 +6,6 @@ package elect
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -15,8 +14,6 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/tinkerbell/stack/pkg/lb/consent"
 )
 
 // Leases is what of the API's client is used, of one namespace.
@@ -39,10 +36,11 @@ type Config struct {
 	// Identity names this node. Two nodes that run at one time never have the same.
 	Identity string
 	Times    Times
-	// Node is this node's name among those that a lease lists.
-	Node string
-	// Consent keeps the lease while the API is away, by promises of the nodes that it lists; nil does not.
-	Consent *Consent
+	// Undisputed reports whether no other station has what the lease allows. The holder then goes on while the API is
+	// away, where nobody else can take the lease either; it is asked again all the time. nil is never.
+	Undisputed func() bool
+	// Serves reports whether the holder of a lease that has run out goes on without the API; nil is never.
+	Serves func(context.Context) bool
 	// Annotations are what stands in the lease while this node holds it; nil is none.
 	Annotations func() map[string]string
 	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
@@ -72,11 +70,14 @@ type Grant struct {
 	Start time.Time
 	// First says that the lease was acquired, not renewed.
 	First bool
-	// Consented says that the nodes of the lease have consented, and the API has not renewed it.
-	Consented bool
+	// Alone says that the API has not renewed the lease: it is used for as long as that is undisputed.
+	Alone bool
 	// From is the station of the former holder, if that holder withdrew and then released the lease, and nobody has
 	// held it since. It is empty otherwise, also where somebody else has removed the holder from the lease.
 	From string
+	// Former is the station of a holder that has not renewed the lease in time, and may use it until it hears of this
+	// one.
+	Former string
 }
 
 // Elector holds or awaits one Lease.
@@ -86,10 +87,15 @@ type Elector struct {
 
 	// of Run's goroutine alone
 	mine  bool
+	alone bool      // the lease is used without the API
 	start time.Time // of the request by which it was last renewed
 	sent  time.Time // when the last renewal was
 	tried bool      // Prepare was called before the lease that is awaited runs out
 	first bool      // and has said so
+	// late is the version of another node's lease that has run out while that node goes on, and since when this one
+	// knows, by an answer of the API.
+	late   string
+	lateAt time.Time
 	// unanswered says that the last request which was to acquire the lease was not answered.
 	unanswered bool
 
@@ -103,7 +109,8 @@ type Elector struct {
 	// that was: by the answer, or by the version that others saw.
 	starts map[int64]time.Time
 	credit time.Time
-	pledge pledge
+	// older says that a version was told of which is older than the one that was seen, and not since when.
+	older bool
 	// released is the version that its holder has released without writing the lease.
 	released string
 }
@@ -120,6 +127,7 @@ type observation struct {
 // errors of why a lease is given up.
 var (
 	ErrDeadline = errors.New("the lease could not be renewed in time")
+	ErrDisputed = errors.New("the API is away, and another station has what the lease allows")
 	ErrTaken    = errors.New("another node has taken the lease")
 	ErrDeleted  = errors.New("the lease was deleted")
 	ErrLeaving  = errors.New("this node leaves")
@@ -133,11 +141,7 @@ func New(c Config) *Elector {
 	if c.Delay == nil {
 		c.Delay = func() time.Duration { return 0 }
 	}
-	e := &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
-	if c.Consent != nil {
-		e.pledge.candidate, e.pledge.origin = &consent.Candidate{}, rand.Text()[:8]+"-"
-	}
-	return e
+	return &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
 }
 
 // Poke has Candidate asked again now, since something has changed. It may be called from any goroutine.
@@ -153,6 +157,9 @@ func (e *Elector) Poke() {
 func (e *Elector) Observe(lease *coordination.Lease, deleted bool) {
 	e.mu.Lock()
 	late := e.seen.lease != nil && !newer(lease, e.seen.lease)
+	if late && lease.ResourceVersion != e.seen.lease.ResourceVersion && e.seen.lease.ResourceVersion != "" {
+		e.older = true
+	}
 	if deleted { // the version of a deletion may be the last one that was written
 		late = e.seen.lease != nil && e.seen.lease.UID != lease.UID
 	}
@@ -173,6 +180,8 @@ type Holder struct {
 	Stations string
 	// Doubt is what another node says that does not hear it; see [Elector.Doubt].
 	Doubt string
+	// Announces says that it has written that it uses what the lease allows.
+	Announces bool
 	// Expired says that the lease was not renewed for the time that it says.
 	Expired bool
 	// Renewed is how long ago a renewal was seen.
@@ -189,14 +198,16 @@ func (e *Elector) Holder() Holder {
 	renewed := time.Since(e.seen.at)
 	return Holder{
 		Identity: holder(e.seen.lease), Stations: e.seen.lease.Annotations[StationsAnnotation],
-		Doubt:   e.seen.lease.Annotations[DoubtAnnotation],
-		Expired: renewed > e.duration(e.seen.lease), Renewed: renewed,
+		Doubt:     e.seen.lease.Annotations[DoubtAnnotation],
+		Announces: e.seen.lease.Annotations[AnnouncedAnnotation] == holder(e.seen.lease),
+		Expired:   renewed > e.duration(e.seen.lease), Renewed: renewed,
 	}
 }
 
 // Run holds the lease when it can until ctx is done, then withdraws and releases it.
 func (e *Elector) Run(ctx context.Context) {
 	for ctx.Err() == nil {
+		e.doubt()
 		if e.mine {
 			e.hold(ctx)
 		} else {
@@ -210,15 +221,31 @@ func (e *Elector) Run(ctx context.Context) {
 	e.requests.Wait()
 }
 
+// doubt reads the lease where an older version was told of, and no newer one for a while: the API's store may have been
+// restored from a backup, and count anew. What the API answers is what there is.
+func (e *Elector) doubt() {
+	e.mu.Lock()
+	doubts := e.older && time.Since(e.seen.at) > 2*e.config.Times.Retry
+	if doubts {
+		e.older = false
+	}
+	e.mu.Unlock()
+	if doubts {
+		e.renewals.Go(func() {
+			_ = e.look(context.Background()) // it is told of again with the next version
+			e.Poke()
+		})
+	}
+}
+
 // stand waits as a candidate until something may have changed, or acquires the lease.
 func (e *Elector) stand(ctx context.Context) {
 	if e.config.Candidate() != nil {
 		e.wait(ctx, e.config.Times.Retry)
 		return
 	}
-	promised := e.promised()
 	e.mu.Lock()
-	seen, credit := e.seen, e.granted()
+	seen, credit := e.seen, e.credit
 	e.mu.Unlock()
 	switch {
 	case !seen.known:
@@ -227,19 +254,16 @@ func (e *Elector) stand(ctx context.Context) {
 		}
 		return
 	case seen.lease != nil && holder(seen.lease) != "" && holder(seen.lease) != e.config.Identity:
-		if e.awaits(ctx, seen, promised) {
+		if e.awaits(ctx, seen) || !e.first && e.goesOn(ctx, seen) {
 			return
 		}
-	case promised > 0:
-		e.wait(ctx, promised)
-		return
 	case seen.lease == nil || holder(seen.lease) == "":
 		if left := e.config.Delay() - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}
 	case time.Since(credit) < e.config.Times.Deadline: // written after this node had given up, and not too late
-		e.take(ctx, credit, "")
+		e.take(ctx, credit, nil)
 		return
 	case seen.late > e.config.Times.Deadline-e.config.Times.Retry/2:
 		// This node learns too late of its own writes, so they are of no use to it: another one's turn.
@@ -260,11 +284,8 @@ func (e *Elector) stand(ctx context.Context) {
 // awaits waits for another node's lease to run out, or for a change, and reports whether there is something to wait for
 // yet. The preparations for its use are made in its last moments, which changes nothing of when it may be
 // acquired.
-func (e *Elector) awaits(ctx context.Context, seen observation, promised time.Duration) bool {
-	left := e.patience(seen.lease) - time.Since(seen.at)
-	if promised > 0 {
-		left = max(left, promised)
-	}
+func (e *Elector) awaits(ctx context.Context, seen observation) bool {
+	left := e.duration(seen.lease) - time.Since(seen.at)
 	if e.config.Prepare != nil {
 		if left > e.config.Lead {
 			e.tried, e.first = false, false
@@ -280,6 +301,29 @@ func (e *Elector) awaits(ctx context.Context, seen observation, promised time.Du
 	if !e.first {
 		left += e.config.Delay()
 	}
+	if left > 0 {
+		e.wait(ctx, left)
+	}
+	return left > 0
+}
+
+// goesOn reports whether the holder of a lease that has run out goes on without the API, and this node leaves it to
+// that one: for a lease's time from an answer of the API on, in which it is there for the holder, too.
+func (e *Elector) goesOn(ctx context.Context, seen observation) bool {
+	if e.config.Serves == nil {
+		return false
+	}
+	if e.late != version(seen.lease) {
+		if e.look(ctx) != nil { // it is away for this node, too
+			e.wait(ctx, e.config.Times.Retry)
+			return true
+		}
+		if !e.config.Serves(ctx) {
+			return false
+		}
+		e.late, e.lateAt = version(seen.lease), time.Now()
+	}
+	left := e.duration(seen.lease) - time.Since(e.lateAt)
 	if left > 0 {
 		e.wait(ctx, left)
 	}
@@ -310,9 +354,6 @@ func (e *Elector) prepare(ctx context.Context, seen observation) bool {
 // waits for the answer, unless there was none the last time: where that takes long, the grant would end before the
 // first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
-	if releasedFrom(seen) != "" {
-		e.unbind()
-	}
 	next := e.record(seen, true)
 	began := e.begin(next)
 	e.sent = began
@@ -330,7 +371,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 		case err := <-answer:
 			e.unanswered = err != nil && !conflicts(err)
 			if credit, ok := fresh(); ok {
-				e.take(ctx, credit, releasedFrom(seen))
+				e.take(ctx, credit, seen)
 				return
 			}
 			if conflicts(err) {
@@ -342,7 +383,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 			return
 		case <-e.poke:
 			if credit, ok := fresh(); ok {
-				e.take(ctx, credit, releasedFrom(seen))
+				e.take(ctx, credit, seen)
 				return
 			}
 		case <-ticker.C:
@@ -353,13 +394,17 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	}
 }
 
-// take begins to use a lease that was acquired, or given up too soon.
-func (e *Elector) take(ctx context.Context, start time.Time, from string) {
-	if ctx.Err() != nil || !e.takes(start) {
-		return // it leaves, or has promised meanwhile
+// take begins to use a lease that was acquired from a version, or given up too soon, which is nil.
+func (e *Elector) take(ctx context.Context, start time.Time, from *coordination.Lease) {
+	if ctx.Err() != nil {
+		return // it leaves
 	}
-	e.mine, e.start = true, start
-	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: from}); err != nil {
+	e.mine, e.alone, e.start = true, false, start
+	grant := Grant{Start: start, First: true, From: releasedFrom(from)}
+	if from != nil && holder(from) != "" && holder(from) != e.config.Identity {
+		grant.Former = from.Annotations[StationsAnnotation]
+	}
+	if err := e.config.Renewed(ctx, grant); err != nil {
 		e.giveUp(ctx, err)
 		e.wait(ctx, e.config.Times.Retry)
 	}
@@ -372,15 +417,26 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	e.mu.Lock()
-	seen, credit, late := e.seen.lease, e.granted(), e.seen.late
+	seen, credit, late := e.seen.lease, e.credit, e.seen.late
 	e.mu.Unlock()
 	if seen == nil || holder(seen) != e.config.Identity {
 		e.lose(lostTo(seen))
 		return
 	}
-	if credit.After(e.start) && e.takes(credit) {
+	overdue := time.Since(credit) >= e.config.Times.Deadline-e.config.Times.Retry
+	if overdue && e.config.Undisputed != nil {
+		if undisputed := e.config.Undisputed(); e.alone && !undisputed {
+			e.lose(ErrDisputed)
+			return
+		} else if undisputed && time.Since(e.start) >= e.config.Times.Retry {
+			credit, e.alone = time.Now(), true
+		}
+	} else {
+		e.alone = false
+	}
+	if credit.After(e.start) {
 		e.start = credit
-		if err := e.config.Renewed(ctx, Grant{Start: credit, Consented: credit.After(e.credited())}); err != nil {
+		if err := e.config.Renewed(ctx, Grant{Start: credit, Alone: e.alone}); err != nil {
 			e.giveUp(ctx, err)
 			return
 		}
@@ -391,7 +447,7 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	period := e.config.Times.pace(late)
-	if e.Late() && time.Since(e.start) > late+period+e.config.Times.Retry/4 { // answers do not come
+	if e.overdue() && time.Since(e.start) > late+period+e.config.Times.Retry/4 { // answers do not come
 		period = min(period, e.config.Times.Retry/2)
 	}
 	early := period - time.Since(e.sent)
@@ -400,6 +456,11 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	e.wait(ctx, min(left, early))
+}
+
+// overdue reports whether renewals are not answered in time.
+func (e *Elector) overdue() bool {
+	return time.Since(e.credited()) > e.config.Times.Retry+e.config.Times.Retry/4
 }
 
 // renew sends a renewal, and does not wait for its answer.
@@ -425,8 +486,8 @@ func lostTo(lease *coordination.Lease) error {
 // lose withdraws where the lease is no longer ours to release. An address that Withdraw cannot take away
 // goes with the lease's time.
 func (e *Elector) lose(why error) {
-	_, err := e.config.Withdraw(why) // it has said what is wrong
-	if e.withdrawn(err); !errors.Is(why, ErrDeadline) {
+	_, _ = e.config.Withdraw(why) // it has said what is wrong
+	if e.mine = false; !errors.Is(why, ErrDeadline) {
 		e.forget()
 	}
 }
@@ -434,7 +495,7 @@ func (e *Elector) lose(why error) {
 // giveUp withdraws, then releases the lease, so that another node may have it at once.
 func (e *Elector) giveUp(ctx context.Context, why error) {
 	station, err := e.config.Withdraw(why)
-	e.withdrawn(err)
+	e.mine = false
 	e.forget() // a renewal that is under way does not outlive the release
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows

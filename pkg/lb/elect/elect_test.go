@@ -24,20 +24,22 @@ type node struct {
 	stop    context.CancelFunc
 	done    chan struct{}
 
-	mu      sync.Mutex
-	cannot  error // why it is no candidate
-	refuse  error // of Renewed
-	stuck   error // of Withdraw
-	end     time.Time
-	stopped time.Time // until then its process does not run
-	firsts  int
-	from    string // of the last grant that was a first
-	first   bool   // what Prepare says, after lead, unless its context ends
-	ended   bool   // the context of the last Prepare did
-	ready   int    // how often Prepare was called
-	delay   time.Duration
-	note    string // what stands in its lease
-	why     []error
+	mu                 sync.Mutex
+	cannot             error // why it is no candidate
+	refuse             error // of Renewed
+	stuck              error // of Withdraw
+	end                time.Time
+	stopped            time.Time // until then its process does not run
+	firsts             int
+	from               string // of the last grant that was a first
+	first              bool   // what Prepare says, after lead, unless its context ends
+	ended              bool   // the context of the last Prepare did
+	ready              int    // how often Prepare was called
+	delay              time.Duration
+	note               string // what stands in its lease
+	why                []error
+	undisputed, serves bool   // what Undisputed and Serves say
+	former             string // of the last grant that was a first
 }
 
 func (n *node) owns() bool {
@@ -81,21 +83,8 @@ func start(t *testing.T, a *api, name string, times Times) *node {
 // startFor runs a node on its own way to the API, whose leases go with an owner.
 func startFor(t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference) *node {
 	t.Helper()
-	return startWith(t, a, leases, name, times, owner, false)
-}
-
-// startWith runs a node that may go by consent.
-func startWith(
-	t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference, consents bool,
-) *node {
-	t.Helper()
 	n := &node{name: name, done: make(chan struct{}), first: true, note: "station of " + name}
-	var by *Consent
-	if consents {
-		by = &Consent{Began: time.Now(), Here: n.owns}
-	}
 	n.elector = New(Config{
-		Node: name, Consent: by,
 		Leases: leases, Name: "vip", Owner: owner, Identity: name, Times: times,
 		Lead: lead, Prepare: n.prepare,
 		Annotations: func() map[string]string {
@@ -107,6 +96,16 @@ func startWith(
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.delay
+		},
+		Undisputed: func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.undisputed
+		},
+		Serves: func(context.Context) bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.serves
 		},
 		Candidate: func() error {
 			n.stand()
@@ -120,7 +119,7 @@ func startWith(
 			defer n.mu.Unlock()
 			if g.First {
 				n.firsts++
-				n.from = g.From
+				n.from, n.former = g.From, g.Former
 			}
 			if n.refuse == nil {
 				// As late as the kernel may be.

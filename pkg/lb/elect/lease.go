@@ -14,16 +14,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/tinkerbell/stack/pkg/lb/consent"
 )
 
 // FromAnnotation is of a lease that its holder has released: the stations where that holder has withdrawn. No other
 // version of a lease has it. StationsAnnotation is of a lease that is held, and so is DoubtAnnotation.
+// AnnouncedAnnotation has the holder's identity once it uses what the lease allows.
 const (
-	FromAnnotation     = "stack-lb.tinkerbell.org/released-from"
-	StationsAnnotation = "stack-lb.tinkerbell.org/stations"
-	DoubtAnnotation    = "stack-lb.tinkerbell.org/doubt"
+	FromAnnotation      = "stack-lb.tinkerbell.org/released-from"
+	StationsAnnotation  = "stack-lb.tinkerbell.org/stations"
+	DoubtAnnotation     = "stack-lb.tinkerbell.org/doubt"
+	AnnouncedAnnotation = "stack-lb.tinkerbell.org/announced"
 )
 
 // at is where a patch finds an annotation.
@@ -65,7 +65,7 @@ func holder(lease *coordination.Lease) string {
 }
 
 // maxDuration bounds how long a lease is waited for, whatever somebody has written into it. No holder's is longer.
-const maxDuration = consent.Patience
+const maxDuration = 15 * time.Minute
 
 // duration is how long a lease is waited for: as long as its holder says, and never shorter than our own.
 func (e *Elector) duration(lease *coordination.Lease) time.Duration {
@@ -81,6 +81,10 @@ func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.
 	next := &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: e.config.Name, Labels: maps.Clone(e.config.Labels)}}
 	if seen != nil {
 		next = seen.DeepCopy()
+		if next.Labels == nil {
+			next.Labels = map[string]string{}
+		}
+		maps.Copy(next.Labels, e.config.Labels) // somebody may have taken them off
 	}
 	if e.config.Owner != nil { // the holder's: a run before may have had another, which is gone
 		next.OwnerReferences = []meta.OwnerReference{*e.config.Owner}
@@ -99,7 +103,6 @@ func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
 	delete(next.Annotations, FromAnnotation)
 	delete(next.Annotations, DoubtAnnotation)
-	e.list(next, seen, acquired)
 	if acquired && e.config.Annotations != nil {
 		for key, value := range e.config.Annotations() {
 			meta.SetMetaDataAnnotation(&next.ObjectMeta, key, value)
@@ -139,7 +142,7 @@ func (e *Elector) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	clear(e.starts)
-	e.credit, e.pledge.consented = time.Time{}, time.Time{}
+	e.credit = time.Time{}
 }
 
 // credited is the latest start of a request of ours that was written.
@@ -165,10 +168,6 @@ func (e *Elector) extension(next *coordination.Lease) []operation {
 	operations := []operation{
 		{"add", "/spec/renewTime", next.Spec.RenewTime},
 		{"add", "/spec/leaseDurationSeconds", next.Spec.LeaseDurationSeconds},
-	}
-	if from, to, changes := e.changesList(); changes {
-		path := at(MembersAnnotation)
-		operations = append(operations, operation{"test", path, from}, operation{"replace", path, to})
 	}
 	if e.config.Annotations == nil {
 		return operations
@@ -234,7 +233,12 @@ func (e *Elector) request(ctx context.Context, do func(context.Context) (*coordi
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if before := e.seen.lease; before == nil || before.UID != written.UID || newer(written, before) {
+	// An answer to a request of ours that is later than what was seen of us counts, whatever its version: the API's store
+	// may have been restored from a backup.
+	before := e.seen.lease
+	later := before != nil && holder(before) == holder(written) && written.Spec.RenewTime != nil &&
+		before.Spec.RenewTime != nil && written.Spec.RenewTime.After(before.Spec.RenewTime.Time)
+	if before == nil || before.UID != written.UID || newer(written, before) || later {
 		e.observe(written)
 	}
 	return nil

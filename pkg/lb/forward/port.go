@@ -66,11 +66,8 @@ func (m *Manager) successor(old *port) *port {
 func (m *Manager) makePool(p *port, before *endpoint.Pool) {
 	p.source = newSource(p.route, m.members(p))
 	c := endpoint.Config{
-		Route: p.route, Sources: []endpoint.Source{p.source}, Before: before, Affinity: p.want.Forward.Affinity,
-		Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
-	}
-	if c.Affinity > 0 {
-		c.Balance = endpoint.Maglev // by the client's address, so that the next node chooses the same
+		Route: p.route, Sources: []endpoint.Source{p.source}, Before: before,
+		ByClient: p.want.Forward.Affinity > 0, Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
 	}
 	pool := endpoint.NewPool(c)
 	ctx, cancel := context.WithCancel(m.life)

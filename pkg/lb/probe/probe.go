@@ -68,7 +68,11 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 		case errors.Is(err, os.ErrDeadlineExceeded) && probes == ClaimProbes:
 			return nil, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if err := port.Probe(); err != nil {
+			err := port.Probe()
+			if probes == 0 && err == nil { // a router that answers for others by proxy answers a question, and no probe
+				err = port.Ask()
+			}
+			if err != nil {
 				return nil, err
 			}
 			probes++

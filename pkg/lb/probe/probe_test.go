@@ -70,6 +70,7 @@ func TestConflicts(t *testing.T) {
 	}{
 		"nobody":                           {link: link{}, probed: 3},
 		"a station has it":                 {link: link{said: []Heard{{Claim, c}}}, want: &c, probed: 1},
+		"a router answers for it by proxy": {link: link{owners: []frame.MAC{c}}, want: &c, probed: 1},
 		"a station announces it meanwhile": {link: link{queue: []Heard{{Claim, c}}}, want: &c},
 		"a lower station probes":           {link: link{said: []Heard{{Probing, a}}}, probed: 7},
 		"a lower station has probed":       {link: link{queue: []Heard{{Probing, a}}}, probed: 6},

@@ -138,7 +138,7 @@ func wanted(s *core.Service) ([]netip.Addr, *reason.Error) {
 	var all []netip.Addr
 	for _, each := range split(text) {
 		ip, err := netip.ParseAddr(each)
-		if err != nil || !usable(ip) {
+		if err != nil || !usable(ip.Unmap()) {
 			return nil, reason.Errorf(reason.BadAddress,
 				"%s: %q is no unicast IP address that a host can have; write it as 192.0.2.10 or 2001:db8::10", field, each)
 		}
@@ -166,9 +166,12 @@ func split(text string) []string {
 	return parts
 }
 
+// reserved are "this network" (RFC 791 section 3.2) and class E (RFC 1112 section 4) with the broadcast address.
+var reserved = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
+
 func usable(ip netip.Addr) bool {
 	return !ip.IsUnspecified() && !ip.IsMulticast() && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && ip.Zone() == "" &&
-		ip.Unmap() != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+		!slices.ContainsFunc(reserved, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 func hasFamily(s *core.Service, ip netip.Addr) bool {

@@ -74,6 +74,9 @@ func TestPlan(t *testing.T) {
 		"no address":       {services: []*core.Service{make1("n/a", "lb.example.com")}, want: map[string]string{"n/a": "BadAddress"}},
 		"multicast":        {services: []*core.Service{make1("n/a", "224.0.0.1")}, want: map[string]string{"n/a": "BadAddress"}},
 		"broadcast":        {services: []*core.Service{make1("n/a", "255.255.255.255")}, want: map[string]string{"n/a": "BadAddress"}},
+		"class E":          {services: []*core.Service{make1("n/a", "240.0.0.1")}, want: map[string]string{"n/a": "BadAddress"}},
+		"this network":     {services: []*core.Service{make1("n/a", "0.1.2.3")}, want: map[string]string{"n/a": "BadAddress"}},
+		"mapped nothing":   {services: []*core.Service{make1("n/a", "::ffff:0.0.0.0")}, want: map[string]string{"n/a": "BadAddress"}},
 		"loopback":         {services: []*core.Service{make1("n/a", "::1")}, want: map[string]string{"n/a": "BadAddress"}},
 		"link-local":       {services: []*core.Service{make1("n/a", "fe80::1%eth0")}, want: map[string]string{"n/a": "BadAddress"}},
 		"two of a family": {

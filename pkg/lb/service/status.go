@@ -22,14 +22,15 @@ const (
 	ForwardingType = "stack-lb.tinkerbell.org/Forwarding"
 )
 
-// Holder is who announces an address; empty is nobody, for a reason.
+// Holder is the node that announces an address; empty is none, for a reason, and Gone says that none has for long.
 type Holder struct {
 	Node string
 	Why  *reason.Error
+	Gone bool
 }
 
 // Status is what the status of a Service is to be, given who holds its addresses, and why what is sent to it is not
-// forwarded (nil if it is). An address stays in it while nobody holds it, since it will be the same when somebody does.
+// forwarded (nil if it is). An address stays in it while it moves, since it will be the same then.
 // changed is false if it is that already. The Service is not changed.
 func Status(w *Wish, holders map[netip.Addr]Holder, forwards *reason.Error) (status core.ServiceStatus, changed bool) {
 	status = *w.Service.Status.DeepCopy()
@@ -42,7 +43,7 @@ func Status(w *Wish, holders map[netip.Addr]Holder, forwards *reason.Error) (sta
 		there := slices.ContainsFunc(status.LoadBalancer.Ingress, func(i core.LoadBalancerIngress) bool {
 			return i.IP == ip.String()
 		})
-		if there || holders[ip].Node != "" {
+		if there && !holders[ip].Gone || holders[ip].Node != "" {
 			ingress = append(ingress, core.LoadBalancerIngress{IP: ip.String(), IPMode: &mode})
 		}
 	}

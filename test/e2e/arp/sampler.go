@@ -18,8 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interval is the time between two probes.
-const Interval = 100 * time.Millisecond
+// Interval is the time between two probes of an address, of so many.
+func Interval(addresses int) time.Duration {
+	return max(10*time.Millisecond, time.Duration(addresses)*time.Millisecond)
+}
 
 // ErrTwoOwners is the verdict that two stations answered one probe.
 var ErrTwoOwners = errors.New("two stations answered one ARP probe")
@@ -123,7 +125,7 @@ func (s *Sampler) Stop() {
 var sender = [6]byte{2, 0x5a, 0x5a, 0x5a, 0, 0}
 
 func (s *Sampler) ask(ctx context.Context) {
-	ticker := time.NewTicker(Interval)
+	ticker := time.NewTicker(Interval(len(s.targets)))
 	defer ticker.Stop()
 	for {
 		select {

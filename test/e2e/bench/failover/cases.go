@@ -23,6 +23,8 @@ type Case struct {
 	Bound float64
 	// few is how often it happens at most, where it takes long or always goes the same way; 0 is no bound.
 	few int
+	// shares says that two nodes may have the address for a moment.
+	shares bool
 	// measured says that what the balancers cost meanwhile is of interest.
 	measured bool
 }
@@ -56,7 +58,7 @@ func Cases() []Case {
 	}
 }
 
-// Long is the API away for ten minutes. Without a key nobody has the address then.
+// Long is the API away for ten minutes.
 func Long() Case {
 	return Case{Name: "api-away-10m", fault: apiAway(10 * time.Minute), atMost: 30 * time.Second, few: 1}
 }

@@ -39,6 +39,7 @@ func Chaos(older string) []Case {
 		{Name: "api-hangs", few: 1, fault: apiComesAndGoes(way{hangs: true})},
 		{Name: "api-refuses", few: 1, fault: apiComesAndGoes(way{refuses: true})},
 		{Name: "api-away-node-gone", few: 2, fault: apiAwayNodeGone},
+		{Name: "api-away-for-owner", few: 3, fault: apiAwayForOwner, moves: true, shares: true},
 		{Name: "loss-20", few: 2, fault: loss},
 		{Name: "mute-switch-leave", few: 2, fault: muteSwitch(leave), moves: true},
 		{Name: "mute-switch-gone", few: 1, fault: muteSwitch(nodeGone), moves: true},
@@ -192,6 +193,12 @@ func apiComesAndGoes(w way) func(context.Context, *Site, *node) error {
 		}
 		return nil
 	}
+}
+
+// apiAwayForOwner has the API go for the node that has the address alone, so that another one takes it: the one case in
+// which two nodes may have it, until the former one has heard the other.
+func apiAwayForOwner(ctx context.Context, _ *Site, owner *node) error {
+	return through(ctx, way{refuses: true}, 25*time.Second, owner)
 }
 
 // apiAwayNodeGone has the API go, and then the node that has the address.

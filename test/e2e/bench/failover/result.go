@@ -57,7 +57,7 @@ func wireOf(logs []arp.Log) (w Wire) {
 			silence = max(silence, log.Spans[1].At.Sub(log.Spans[0].At))
 		}
 		if last := len(log.Spans) - 1; last >= 0 && log.Spans[last].Owners == "" {
-			silence = max(silence, time.Duration(log.Spans[last].Probes)*arp.Interval) // it goes on
+			silence = max(silence, time.Duration(log.Spans[last].Probes)*arp.Interval(len(logs))) // it goes on
 		}
 		w.Silence = max(w.Silence, silence.Seconds())
 	}

@@ -27,7 +27,6 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.Proxy, "proxy", "nftables", "kube-proxy's mode")
 	flag.IntVar(&o.Repeats, "repeats", 20, "how often each case happens, but those that take long")
 	flag.BoolVar(&o.Short, "short", false, "with the shortest lease (3 s) in place of the default (6 s)")
-	flag.BoolVar(&o.Key, "key", false, "with a key, by which nodes keep the address while the API is away")
 	flag.DurationVar(&o.Steady, "steady", 30*time.Second, "how long nothing happens in the case of that name")
 	flag.BoolVar(&o.Keep, "keep", false, "leave the logs of all programs")
 	cases := flag.String("cases", "", `cases, separated by commas; "chaos" is all of those; empty: all others`)
