@@ -22,12 +22,11 @@ type keeper struct {
 	history *history.History // nil: none
 	retryAt time.Time        // when a history that failed is written again; zero: it did not fail
 	log     *slog.Logger
-	atEnd   func()    // called when nothing more is recorded
 	ticked  time.Time // in the replay
 }
 
 func newKeeper(j *journal.Journal, log *slog.Logger) *keeper {
-	k := &keeper{journal: j, log: log, atEnd: func() {}}
+	k := &keeper{journal: j, log: log}
 	k.Merger = feed.NewMerger(k.record, k.tick)
 	return k
 }
@@ -94,7 +93,6 @@ func (k *keeper) noteError(err error) {
 // Run implements daemon.Task.
 func (k *keeper) Run(ctx context.Context) error {
 	err := k.Merger.Run(ctx)
-	k.atEnd()
 	if k.history != nil && k.retryAt.IsZero() {
 		k.noteError(k.history.Close())
 	}

@@ -24,20 +24,19 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 )
 
-// runView runs a view of its own until it is stopped, without an environment.
+// runView runs a view of its own until it is stopped.
 func runView(t *testing.T, s settings, log *bytes.Buffer) (v *view, stop func()) {
 	t.Helper()
-	none := func(string) string { return "" }
-	return runViewWith(t, s, none, slog.New(slog.NewTextHandler(log, nil)), admin.NewRegistry(nil))
+	return runViewWith(t, s, slog.New(slog.NewTextHandler(log, nil)), admin.NewRegistry(nil))
 }
 
-// runViewWith is runView with an environment, log and metrics.
+// runViewWith is runView with a log and metrics.
 func runViewWith(
-	t *testing.T, s settings, getenv func(string) string, log *slog.Logger, registry *prometheus.Registry,
+	t *testing.T, s settings, log *slog.Logger, registry *prometheus.Registry,
 ) (v *view, stop func()) {
 	t.Helper()
 	s.ListenAddress, s.Memory = filepath.Join(t.TempDir(), "e"), 1
-	v, err := newView(&s, getenv, log, registry)
+	v, err := newView(&s, log, registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ const (
 Exit status 1: stack-boots does not answer, or refuses; 2: an argument is wrong; 4: nothing was heard of the machine.
 
 dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and STACK_PROXY_BOOTS_ADDRESS.
-docs/boots.md explains states and causes, docs/boots-signals.md traces, metrics and Events.`
+docs/boots.md explains states and causes, docs/boots-signals.md metrics and Events.`
 )
 
 // commands are those besides running.
@@ -67,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	logger := log.Logger
 	registry := admin.NewRegistry(log)
-	v, err := newView(&s, os.Getenv, logger, registry)
+	v, err := newView(&s, logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err.Error())
 		return 1

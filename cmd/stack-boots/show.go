@@ -41,7 +41,7 @@ func show(ctx context.Context, args []string, getenv func(string) string, stdout
 	watch := flags.Bool("w", false, "go on with what changes")
 	output := flags.String("o", "table", "table or json")
 	for key, usage := range map[string]string{
-		"state":   "only machines in these states, with commas between: stuck, failed, booting, quiet, booted",
+		"state":   "only machines in these states, with commas between: stuck, failed, booting, quiet, installed, booted",
 		"step":    "only machines at this step",
 		"cause":   "only machines with this cause",
 		"mac":     "only machines with this MAC, or a part of it",

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,12 +13,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 	"github.com/tinkerbell/stack/pkg/boot/report"
-	"github.com/tinkerbell/stack/pkg/boot/spans"
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
 // view keeps the events of machines that boot, shows them, and tells other systems of boots: by metrics and log lines,
-// spans, and Events on Hardware objects.
+// and Events on Hardware objects.
 type view struct {
 	event    func(*boot.Event)
 	receiver *feed.Receiver
@@ -29,11 +27,8 @@ type view struct {
 	begun    bool                   // the history has been read, whose changes were told when they happened
 }
 
-// newView makes the view, which hears from now on and records while its tasks run. Getenv reads OpenTelemetry's
-// variables, which are not of our prefix.
-func newView(
-	s *settings, getenv func(string) string, logger *slog.Logger, registry prometheus.Registerer,
-) (*view, error) {
+// newView makes the view, which hears from now on and records while its tasks run.
+func newView(s *settings, logger *slog.Logger, registry prometheus.Registerer) (*view, error) {
 	if s.KeySecret == "" && s.KeyFile != "" {
 		if err := feed.CheckKey(s.KeyFile); err != nil {
 			return nil, err
@@ -41,13 +36,6 @@ func newView(
 	}
 	v := &view{}
 	pod, _ := os.Hostname()
-	version, _ := daemon.BuildInfo()
-	traces, err := spans.New(context.Background(), spans.Options{
-		Getenv: getenv, Pod: pod, Version: version, Logger: logger, Registry: registry,
-	})
-	if err != nil {
-		return nil, err
-	}
 	options := journal.Options{
 		Limits: journal.Limits{Machines: s.Memory * machinesEach, Bytes: s.Memory << 20},
 		Pod:    pod, Changed: v.changed, Self: s.PublicAddresses, Witness: v.witness,
@@ -61,10 +49,8 @@ func newView(
 	}
 	j := journal.New(options)
 	k := newKeeper(j, logger)
-	if traces != nil { // those that wait are sent when nothing more is recorded
-		v.tell, k.atEnd = append(v.tell, traces.Changed), traces.Close
-	}
 	v.event = k.Merger.Event
+	var err error
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{
 		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Event: v.event,
 	})

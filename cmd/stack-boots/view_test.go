@@ -3,19 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/daemon"
@@ -51,52 +43,11 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// A variable of OpenTelemetry that cannot be meant ends the start.
-func TestWrongOpenTelemetryVariableIsTold(t *testing.T) {
-	t.Setenv(prefix+"_LISTEN_ADDRESS", filepath.Join(t.TempDir(), "events.sock"))
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")
-	var stdout, stderr bytes.Buffer
-	if code := run(nil, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "OTEL_EXPORTER_OTLP_ENDPOINT") {
-		t.Errorf("exit status %d: %s", code, stderr.String())
-	}
-}
-
-// otlp takes traces.
-type otlp struct {
-	mu    sync.Mutex
-	spans []string
-}
-
-func (o *otlp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	text, _ := io.ReadAll(r.Body)
-	var in collector.ExportTraceServiceRequest
-	if err := proto.Unmarshal(text, &in); err != nil {
-		http.Error(w, "no", http.StatusBadRequest)
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, rs := range in.GetResourceSpans() {
-		for _, ss := range rs.GetScopeSpans() {
-			for _, s := range ss.GetSpans() {
-				o.spans = append(o.spans, s.GetName())
-			}
-		}
-	}
-}
-
-// What a machine does is a metric and a log line at once, and a span at the latest when the program ends.
+// What a machine does is a metric and a log line at once.
 func TestABootIsToldElsewhere(t *testing.T) {
-	receiver := &otlp{}
-	collector := httptest.NewServer(receiver)
-	defer collector.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	getenv := func(variable string) string {
-		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}[variable]
-	}
 	registry := admin.NewRegistry(nil)
 	var log bytes.Buffer
-	v, stop := runViewWith(t, settings{}, getenv, slog.New(slog.NewJSONHandler(&log, nil)), registry)
+	v, stop := runViewWith(t, settings{}, slog.New(slog.NewJSONHandler(&log, nil)), registry)
 	defer stop()
 	begin := time.Now().Add(-5 * time.Second)
 	say := func(after time.Duration, e boot.Event, file string) {
@@ -141,9 +92,6 @@ func TestABootIsToldElsewhere(t *testing.T) {
 		t.Errorf("machines: %s", got)
 	}
 	stop()
-	if len(receiver.spans) == 0 || receiver.spans[0] != "dhcp" {
-		t.Errorf("spans: %v", receiver.spans)
-	}
 	var line struct{ Msg, MAC, Step, Result string }
 	if err := json.Unmarshal(log.Bytes()[:bytes.IndexByte(log.Bytes(), '\n')], &line); err != nil {
 		t.Fatal(err)

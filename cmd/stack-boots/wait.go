@@ -33,7 +33,8 @@ type waiting struct {
 func wait(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	w := waiting{client: newClient(getenv)}
 	flags := w.flags("wait", "<MAC, address or name>", stderr)
-	goal := flags.String("for", string(journal.Booted), "state: booted, booting, stuck, failed, quiet")
+	goal := flags.String("for", string(journal.Booted), "state: booted (which needs a proof), installed "+
+		"(as far as seen, or booted), booting, stuck, failed, quiet")
 	timeout := flags.Duration("timeout", 20*time.Minute, "how long to wait")
 	since := flags.Duration("since", 0, "only a boot counts that began at most so long before the command; "+
 		"default any, and so that of a machine which booted long ago")
@@ -93,7 +94,7 @@ func (w *waiting) judge(m *journal.MachineView, now time.Time) (said string, err
 	said = m.ID + " is " + render("state", m, now)
 	failed := b.State == journal.StateFailed || b.IsStuck() && now.Sub(b.Cause.Since) >= stuckFor
 	switch {
-	case b.State == w.goal:
+	case b.State == w.goal, w.goal == journal.Installed && b.State == journal.Booted:
 		return said, nil
 	case failed && w.goal != journal.Stuck && w.goal != journal.StateFailed:
 		return "", exit{waitFailed, said}

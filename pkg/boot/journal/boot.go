@@ -40,8 +40,12 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 	if old.state == Booting {
 		old.state = Quiet
-		if old.facts.agent.done() {
+		_, w := j.workflowOf(m)
+		switch proven, done := j.finished(m, old, at); {
+		case proven:
 			old.state = Booted
+		case done || w == nil && old.facts.agent.done():
+			old.state = Installed
 		}
 		j.tell(Change{Kind: StateChanged, Before: Booting}, m, old, at)
 	}

@@ -45,7 +45,7 @@ func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) *clues {
 	}
 	if j.options.Hardware != nil {
 		c.hw, c.watched = j.options.Hardware(b.mac)
-		c.wf = j.workflowOf(m)
+		_, c.wf = j.workflowOf(m)
 	}
 	return &c
 }

@@ -152,7 +152,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		case b.facts.systemAt == 0:
 			b.facts.systemAt, b.facts.system = e.At, text(e, boot.VendorClass, maxName)
 		case b.installs(m, e):
-			b.workDone = true // What it installed runs.
+			b.othersRun = true
 			b = j.newBoot(m, e)
 			b.facts.fromDisk = true
 		}

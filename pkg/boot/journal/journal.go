@@ -116,7 +116,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	}
 	before, old := b.state, b.cause
 	j.noteSuccess(m, b, now)
-	done := b.facts.fromDisk || b.booted(now)
+	proven, done := j.finished(m, b, now)
 	var r *rule
 	var cause *Cause
 	// A boot that is done may only seem so, because of what another machine behind the same router loaded, or because the
@@ -127,8 +127,10 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	silent := now-b.lastHeard >= waitSilent && b.oldestOpen() == nil
 	held := r != nil && !r.mild // a cause holds the machine up
 	switch {
-	case done && !held:
+	case proven && !held:
 		b.state = Booted
+	case done && !held:
+		b.state = Installed
 	case held && (silent || r.name == "workflow-failed"): // it is over, and a cause is known
 		b.state = StateFailed
 	case silent: // it is over, and no cause is known
@@ -177,15 +179,33 @@ const (
 
 // installed tells whether the boot before the newest one ended as it should.
 func (m *machine) installed() bool {
-	return len(m.boots) > 1 && m.boots[len(m.boots)-2].state == Booted
+	return len(m.boots) > 1 && m.boots[len(m.boots)-2].state.done()
 }
 
-// booted tells whether a boot's work is done, or its agent's: the agent's connection ended, in order or because the
-// machine was switched off, restarted, or started another kernel.
-func (b *bootRecord) booted(now int64) bool {
+// finished tells whether a boot's work is done, and whether that is proven: by the success of the machine's Workflow,
+// or by a boot from disk of a machine that Kubernetes knows, and that no Workflow has work for. A sight without
+// proof counts where there is no Workflow to ask: one that waits, runs or failed knows better.
+func (j *Journal) finished(m *machine, b *bootRecord, now int64) (proven, done bool) {
+	known, w := j.workflowOf(m)
+	switch {
+	case b.succeeded:
+		return true, true
+	case w != nil:
+		// Whether it succeeded in this boot is not known after a restart: the agent's work, or the disk's, tells.
+		proven = w.is("SUCCESS") && (b.facts.fromDisk || b.worked(now))
+		return proven, proven
+	case b.facts.fromDisk:
+		return known, true
+	}
+	return false, b.worked(now)
+}
+
+// worked tells whether a boot's agent got through its work, as far as that can be seen: its connection ended, in order
+// or because the machine was switched off, restarted, or started another kernel; or what it installed runs.
+func (b *bootRecord) worked(now int64) bool {
 	a := &b.facts.agent
 	switch {
-	case b.workDone:
+	case b.othersRun:
 		return true
 	case !a.done() || b.facts.failed.step == Agent || b.facts.failed.step == Files || a.short >= shortStreams:
 		return false
@@ -198,35 +218,40 @@ func (b *bootRecord) booted(now int64) bool {
 
 // noteSuccess notes whether the machine's Workflow succeeded in this boot.
 func (j *Journal) noteSuccess(m *machine, b *bootRecord, now int64) {
-	if j.options.Hardware == nil || b.workDone {
+	if j.options.Hardware == nil || b.succeeded {
 		return
 	}
-	switch w := j.workflowOf(m); {
+	switch _, w := j.workflowOf(m); {
 	case !w.is("SUCCESS"):
 		b.sawUnfinished = w != nil
 	case !b.sawUnfinished: // as it was before this boot
 	case b.succeededAt == 0:
 		b.succeededAt = now
 	default:
-		b.workDone = now-b.succeededAt >= int64(successWait)
+		b.succeeded = now-b.succeededAt >= int64(successWait)
 	}
 }
 
-// workflowOf is the Workflow that names a machine by any of its MACs; nil if there is none.
-func (j *Journal) workflowOf(m *machine) *Workflow {
+// workflowOf tells whether Kubernetes knows a machine, by any of its MACs, and which Workflows there are, and the
+// Workflow that names it; nil if there is none.
+func (j *Journal) workflowOf(m *machine) (known bool, w *Workflow) {
+	if j.options.Hardware == nil {
+		return false, nil
+	}
 	for _, mac := range m.macs {
-		if h, known := j.options.Hardware(mac); known && h.Workflow != nil {
-			return h.Workflow
+		h, knows := j.options.Hardware(mac)
+		if known = known || knows && h.Known && h.Workflows; knows && h.Workflow != nil {
+			return true, h.Workflow
 		}
 	}
-	return nil
+	return known, nil
 }
 
 // successWait is how long after its success a Workflow's last events may come.
 const successWait = 2 * time.Second
 
 // over tells whether nothing more is expected of a boot in a state.
-func (s State) over() bool { return s == Booted || s == Quiet || s == StateFailed }
+func (s State) over() bool { return s.done() || s == Quiet || s == StateFailed }
 
 // expectEach is how often is asked which machines Kubernetes waits for, and expectWait how long one is waited for.
 const (
@@ -291,7 +316,7 @@ func (j *Journal) endBoot(m *machine, b *bootRecord, at int64) {
 	for i := range b.steps {
 		if s := &b.steps[i]; s.result == Going {
 			s.result = Failed
-			if b.state == Booted {
+			if b.state.done() {
 				s.result = OK
 			}
 		}

@@ -45,12 +45,12 @@ func TestBootThatGoesWell(t *testing.T) {
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Error(diff)
 	}
-	if b.State != Booted || b.Cause != nil {
+	if b.State != Installed || b.Cause != nil {
 		t.Errorf("got state %s, cause %v", b.State, b.Cause)
 	}
 	wantTold := []string{
 		">booting", "dhcp ok", "loader ok", "ipxe-dhcp ok", "script ok", "kernel ok", "initramfs ok", "os-dhcp ok",
-		"syslog ok", "metadata ok", "agent ok", "booting>booted", "files ok", "ends",
+		"syslog ok", "metadata ok", "agent ok", "booting>installed", "files ok", "ends",
 	}
 	if diff := cmp.Diff(wantTold, told); diff != "" {
 		t.Error(diff)

@@ -109,7 +109,7 @@ func TestKindsOfBoots(t *testing.T) {
 			"the firmware finds no server by IPv6, and boots its disk", film(again(func(at float64) shot {
 				return solicit(six, at, boot.DHCPRequest, 1, httpClient...)
 			}, 0, 1, 3, 7, 15), six.lease6(60, "", another)),
-			"dhcp failed, os-dhcp ok", Booted, "",
+			"dhcp failed, os-dhcp ok", Installed, "",
 		},
 		{
 			"a system that has the machine's UUID", film(six.lease6(0, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(1),
@@ -132,13 +132,13 @@ func TestKindsOfBoots(t *testing.T) {
 		},
 		{
 			"the firmware finds no server, and boots its disk", film(one.asks(0), one.lease(60, plain, "")),
-			"dhcp failed, os-dhcp ok", Booted, "",
+			"dhcp failed, os-dhcp ok", Installed, "",
 		},
 		{
 			"the agent's calls", film(one.toSystem(0),
 				one.agent(33, 0.1, boot.Done, with(boot.File, "/proto.WorkflowService/GetWorkflowContexts")),
 				one.agent(40, 0.1, boot.Done, with(boot.File, "/proto.WorkflowService/ReportActionStatus"))),
-			"dhcp ok, loader ok, ipxe-dhcp ok, script ok, kernel ok, initramfs ok, os-dhcp ok, syslog ok, agent ok", Booted, "",
+			"dhcp ok, loader ok, ipxe-dhcp ok, script ok, kernel ok, initramfs ok, os-dhcp ok, syslog ok, agent ok", Installed, "",
 		},
 		{
 			"iPXE logs before there is a system", film(one.toIPXE(0), one.log(5, "ipxe", "chain"), one.script(6)),
@@ -148,7 +148,7 @@ func TestKindsOfBoots(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			j := New(Options{})
 			until := c.shots[len(c.shots)-1].at + 5
-			if c.state == Booted {
+			if c.state == Installed {
 				until += 60
 			}
 			play(j, c.shots, until)
@@ -220,7 +220,7 @@ func TestInstalledMachineBootsItsDisk(t *testing.T) {
 		t.Errorf("got %s, %+v", b.State, b.Cause)
 	}
 	put(j, one.lease(1021, plain, "")...)
-	if b := newest(t, j, first); b.State != Booted {
+	if b := newest(t, j, first); b.State != Installed {
 		t.Errorf("got %s, %+v", b.State, b.Cause)
 	}
 }

@@ -54,7 +54,8 @@ type bootRecord struct {
 	ended         bool  // BootEnded was told
 	sawUnfinished bool  // its Workflow was seen while it was not yet successful
 	succeededAt   int64 // when that was seen to be successful
-	workDone      bool  // the Workflow succeeded, or what was installed runs
+	succeeded     bool  // the Workflow did
+	othersRun     bool  // what was installed runs, as far as seen
 
 	acknowledged int64 // when a person said to know that it failed
 

@@ -32,12 +32,17 @@ type State string
 
 // The states.
 const (
-	Booting     State = "booting"
-	Stuck       State = "stuck"  // a cause is known
-	Booted      State = "booted" // its Workflow succeeded, its agent got through its work, or the disk was booted
+	Booting State = "booting"
+	Stuck   State = "stuck"  // a cause is known
+	Booted  State = "booted" // its Workflow succeeded, or its disk boots and no Workflow waits or runs
+	// Installed is as far as can be seen without a Workflow to ask: its agent had work and hung up, or its disk boots.
+	Installed   State = "installed"
 	StateFailed State = "failed" // it was stuck, and nothing was heard for long, or its Workflow failed
 	Quiet       State = "quiet"  // nothing was heard for long, and nothing is known to be wrong, or a person knows it
 )
+
+// done tells whether the boot's work is done, proven or as far as seen.
+func (s State) done() bool { return s == Booted || s == Installed }
 
 // Result is how a step ended.
 type Result string

@@ -121,11 +121,11 @@ func TestMachinesAndCounts(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := "[01 booted files 02 booting script 03 stuck dhcp 04 booting initramfs]"
+	want := "[01 installed files 02 booting script 03 stuck dhcp 04 booting initramfs]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(j.Counts()), "[{booted files 1} {booting script 1} {booting initramfs 1} {stuck dhcp 1}]"; got != want {
+	if got, want := fmt.Sprint(j.Counts()), "[{booting script 1} {booting initramfs 1} {installed files 1} {stuck dhcp 1}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -91,7 +91,7 @@ func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 		late := b.furthest.order() >= OSDHCP.order() && began-b.moved > waitOffer
 		return b.state.over() || late
 	case Kernel, Initramfs:
-		return b.state == Booted && began-b.lastHeard > waitBootAgain
+		return b.state.done() && began-b.lastHeard > waitBootAgain
 	default:
 		silent := began-b.lastHeard > waitSilent
 		return (b.state == Quiet || b.state == StateFailed) && silent && !b.facts.fromDisk

@@ -119,7 +119,7 @@ func (l *line) view() LineView {
 
 // next is the step that likely comes next; empty if there is none.
 func (b *bootRecord) next() Step {
-	if b.state == Booted || b.facts.fromDisk {
+	if b.state.done() || b.facts.fromDisk {
 		return ""
 	}
 	if a := b.facts.leased(); b.furthest == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {

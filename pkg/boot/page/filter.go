@@ -13,7 +13,9 @@ import (
 )
 
 // States are all, in the order of lists: what needs a person first.
-var States = []journal.State{journal.Stuck, journal.StateFailed, journal.Booting, journal.Quiet, journal.Booted}
+var States = []journal.State{
+	journal.Stuck, journal.StateFailed, journal.Booting, journal.Quiet, journal.Installed, journal.Booted,
+}
 
 // steps are all steps, in the order that a boot through iPXE takes them.
 var steps = []journal.Step{

@@ -65,7 +65,9 @@ func New(o Options) *Reporter {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.StateFailed, journal.Quiet} {
+	for _, state := range []journal.State{
+		journal.Booted, journal.Installed, journal.Stuck, journal.StateFailed, journal.Quiet,
+	} {
 		r.boots.WithLabelValues(string(state))
 	}
 	if o.Registry != nil {

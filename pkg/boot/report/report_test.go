@@ -76,6 +76,7 @@ func TestChanges(t *testing.T) {
 # TYPE stack_boot_boots_total counter
 stack_boot_boots_total{state="booted"} 1
 stack_boot_boots_total{state="failed"} 0
+stack_boot_boots_total{state="installed"} 0
 stack_boot_boots_total{state="quiet"} 0
 stack_boot_boots_total{state="stuck"} 0
 # HELP stack_boot_machines Machines that are known, by state and the step that they are at.

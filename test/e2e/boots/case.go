@@ -132,8 +132,8 @@ func (w Want) never(s saw) (verdict, why string) {
 		return wrong, fmt.Sprintf("after %.0f s it says %q", s.after.Seconds(), s.text)
 	}
 	not := w.Not
-	if len(w.Causes) > 0 && !w.Booted && !slices.Contains(w.States, "booted") {
-		not = append([]string{"booted"}, not...)
+	if len(w.Causes) > 0 && !w.Booted && !slices.Contains(w.States, "installed") {
+		not = append([]string{"booted", "installed"}, not...)
 	}
 	if slices.Contains(not, s.state) {
 		return wrong, fmt.Sprintf("after %.0f s it is %s", s.after.Seconds(), s.state)
@@ -157,7 +157,7 @@ func (w Want) good(s saw) bool {
 	}
 	states := w.States
 	if len(states) == 0 && len(w.Causes) == 0 {
-		states = []string{"booted"}
+		states = []string{"installed", "booted"}
 	}
 	return slices.Contains(states, s.state)
 }
@@ -195,5 +195,5 @@ func (w Want) expected() string {
 	if len(w.States) > 0 {
 		return strings.Join(w.States, " or ")
 	}
-	return "booted"
+	return "installed"
 }

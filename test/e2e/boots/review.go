@@ -66,7 +66,7 @@ func deafCases() []Case {
 		},
 		{
 			Row: "34", Name: "an unknown laptop or BMC asks in vain", Staged: byHand, in: site0, Unknown: true,
-			Want: Want{Causes: []string{"no-hardware"}, States: []string{"quiet"}, Not: []string{"booted"}},
+			Want: Want{Causes: []string{"no-hardware"}, States: []string{"quiet"}, Not: []string{"booted", "installed"}},
 			play: func(p []*player) { p[0].askInVain(netboot.System, 40*time.Second) },
 		},
 	}
@@ -208,7 +208,7 @@ func dhcpCases() []Case {
 			Row: "38", Variant: "static", Name: "an installed machine boots its disk, and takes a static address",
 			Staged: byHand, in: site0,
 			change: func(m *lab.Machine) { m.NoPXE = true }, patience: 100 * time.Second,
-			Want: Want{States: []string{"booting", "booted", "quiet"}},
+			Want: Want{States: []string{"booting", "installed", "booted", "quiet"}},
 			play: func(p []*player) {
 				p[0].take(netboot.PXE)
 				p[0].wait(30 * time.Second)
@@ -430,7 +430,7 @@ func systemCases() []Case {
 		},
 		{
 			Row: "36", Name: "an optional file is not there, and the agent goes on", Staged: byHand, in: site0,
-			Want: Want{States: []string{"booting", "booted"}},
+			Want: Want{States: []string{"booting", "installed", "booted"}},
 			play: func(p []*player) {
 				p[0].reachesSystem()
 				end := p[0].agent(p[0].MAC.String())
@@ -526,7 +526,7 @@ func crowdCases() []Case {
 	return []Case{
 		{
 			Row: "25", Name: "machines behind NAT", Staged: byHand, in: nat, Machines: 3,
-			Want: Want{Causes: []string{"behind-nat"}, States: []string{"booted"}},
+			Want: Want{Causes: []string{"behind-nat"}, States: []string{"installed", "booted"}},
 			play: func(p []*player) {
 				for i, q := range p {
 					q.wait(time.Duration(i) * 400 * time.Millisecond / time.Duration(len(p)))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/netboot"
 	"github.com/tinkerbell/stack/test/e2e/observe"
 	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/tink"
@@ -30,6 +31,8 @@ const (
 
 // rogueIP is the second DHCP server's.
 var rogueIP = netip.MustParseAddr("192.0.2.3")
+
+var errServed = errors.New("the boot file is served")
 
 // loaders is the name of the server of boot files: Smee, until another takes its place.
 const loaders = "loaders"
@@ -200,8 +203,28 @@ func (s *site) replaceLoaders(file, as string) error {
 	if err := s.SetRecord(loaders, lab.HegelIP); err != nil {
 		return err
 	}
-	time.Sleep(3 * time.Second) // answers of the lab's DNS live for two
-	return nil
+	return s.untilGone("undionly.kpxe")
+}
+
+// untilGone waits until stack-proxy has compared a loader that it keeps: until then it serves what it has.
+func (s *site) untilGone(file string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := s.Dial(lab.RolePod)(ctx, "udp", netip.AddrPortFrom(lab.PodIP, 69).String())
+		if err != nil {
+			return err
+		}
+		err = netboot.ReadBlocks(ctx, conn, file, func([]byte) error { return errServed }, func() {})
+		_ = conn.Close()
+		switch {
+		case err != nil && !errors.Is(err, errServed) && ctx.Err() == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("failed to have %s refused: %w", file, err)
+		}
+		time.Sleep(time.Second)
+	}
 }
 
 func (s *site) close() error {
