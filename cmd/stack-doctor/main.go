@@ -2,11 +2,11 @@
 // machine is there.
 package main
 
-//go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update
-
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -15,16 +15,19 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/doctor"
-	"github.com/tinkerbell/stack/pkg/doctor/bundle"
 )
 
-const notes = `It sends DISCOVER and no REQUEST: no lease, no address on this host, no frame from another Ethernet
+const (
+	summary = "ask as a machine that boots from the network would, and say what is in the way"
+	notes   = `It sends DISCOVER and no REQUEST: no lease, no address on this host, no frame from another Ethernet
 address. It needs the capability NET_RAW, and an interface on the machines' network; docs/stack-doctor.md says where.
 
-It exits with 0 where nothing is in the way, 1 for warnings, 2 for errors, 3 where it could not look.`
+Arguments are ports to ask, in place of a network: name=http://host:port/path, https://host:port/path?host=name,
+tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL,
+trust://host:port/path?machine=address&through=host:port. None of them needs a capability.
 
-// prefix begins the names of all variables.
-const prefix = "STACK_DOCTOR"
+It exits with 0 where nothing is in the way, 1 for warnings, 2 for errors, 3 where it could not look.`
+)
 
 // interrupted is the exit code of a program that SIGINT ended.
 const interrupted = 130
@@ -32,49 +35,34 @@ const interrupted = 130
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	var s settings
-	flags := newFlags()
-	program := daemon.Program{
-		Name: "stack-doctor", Prefix: prefix, Config: &s, Flags: flags.set, Notes: notes,
-		Summary: "ask as a machine that boots from the network would, and say what is in the way",
-	}
-	if code, done := program.Start(args, stdout, stderr); done {
-		if code != 0 {
-			return doctor.Blind
-		}
+	s, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "stack-doctor: %v (see stack-doctor --help)\n", err)
+		return doctor.Blind
+	case s.version:
+		fmt.Fprintf(stdout, "stack-doctor %s\n", daemon.Version())
 		return 0
 	}
-	flags.over(&s)
-	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer restore()
-	if len(s.Checks) > 0 {
-		return ports(ctx, &s, stdout, stderr)
+	if len(s.checks) > 0 {
+		return ports(ctx, s.checks, stdout, stderr)
 	}
-	options, err := s.options()
-	if err != nil {
-		fmt.Fprintf(stderr, "stack-doctor: %v (see stack-doctor --help)\n", err)
-		return doctor.Blind
+	if !s.json {
+		s.options.Progress = func(what string) { fmt.Fprintf(stderr, "... %s\n", clean(what)) }
 	}
-	if !s.JSON {
-		options.Progress = func(what string) { fmt.Fprintf(stderr, "... %s\n", clean(what)) }
-	}
-	var frames *bundle.Recorder
-	if s.Bundle != "" {
-		frames = bundle.NewRecorder()
-		options.Seen = frames.See
-	}
-	report := doctor.Run(ctx, options)
-	if s.JSON {
+	report := doctor.Run(ctx, s.options)
+	if s.json {
 		encoder := json.NewEncoder(stdout)
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(report)
 	} else {
 		err = write(stdout, &report)
-	}
-	if err == nil && frames != nil {
-		err = pack(&s, &report, frames)
 	}
 	switch {
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor"
+	"github.com/tinkerbell/stack/pkg/doctor/port"
 )
 
 // result is a check's outcome.
@@ -18,11 +19,7 @@ type result struct {
 }
 
 // ports makes all checks of ports at the same time; results are in the order of the checks.
-func ports(ctx context.Context, s *settings, stdout, stderr io.Writer) int {
-	checks, err := s.checks()
-	if err != nil {
-		return doctor.Blind // said by Validate
-	}
+func ports(ctx context.Context, checks []port.Check, stdout, stderr io.Writer) int {
 	results := make([]result, len(checks))
 	var all sync.WaitGroup
 	for i, c := range checks {

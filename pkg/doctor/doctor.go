@@ -30,14 +30,10 @@ type Options struct {
 	Service netip.Addr
 	// CA verifies certificates as the machines do; nil: nobody is trusted, and an unknown CA is worth a note only.
 	CA *x509.CertPool
-	// Beside is looked at at the same time, and adds findings. It may be nil. Without an Interface it is all.
-	Beside func(ctx context.Context, find func(name, format string, args ...any))
 	// Progress is told what is looked at. It may be nil.
 	Progress func(what string)
 	// IPv6 has it ask by DHCPv6 alone, and go on by IPv6. Without it, that is done where DHCPv4 has no answer.
 	IPv6 bool
-	// Seen is told of every frame that is sent or comes in. It may be nil, and must not wait.
-	Seen func(sent bool, frame []byte)
 	// Window is how long OFFERs are waited for. Default: 3 s.
 	Window time.Duration
 }
@@ -109,18 +105,9 @@ func Run(ctx context.Context, o Options) Report {
 		r.Window = window
 	}
 	r.report = Report{Interface: o.Interface, MadeUp: o.MAC == nil, Arch: o.Arch.Name}
-	var beside sync.WaitGroup
-	var cluster run // its findings say nothing of a DHCP server
-	if o.Beside != nil {
-		beside.Go(func() { o.Beside(ctx, cluster.find) })
-	}
-	if o.Interface != "" {
-		r.walk(ctx)
-	}
-	beside.Wait()
+	r.walk(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.Findings = append(r.report.Findings, cluster.report.Findings...)
 	if ctx.Err() != nil {
 		r.report.Findings = append(r.report.Findings, finding.New("stopped", "stopped before everything was looked at"))
 	}
@@ -135,7 +122,7 @@ func Run(ctx context.Context, o Options) Report {
 
 // walk goes the chain as far as it leads.
 func (r *run) walk(ctx context.Context) {
-	l, err := link.Open(r.Interface, r.Seen)
+	l, err := link.Open(r.Interface)
 	if err != nil {
 		r.blind(err)
 		return

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
-	"github.com/tinkerbell/stack/pkg/doctor/tftp"
 	"github.com/tinkerbell/stack/pkg/doctor/web"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/tftp"
 )
 
 const (

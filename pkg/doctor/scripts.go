@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/doctor/ipxe"
-	"github.com/tinkerbell/stack/pkg/doctor/linux"
 	"github.com/tinkerbell/stack/pkg/doctor/web"
 )
 
@@ -35,7 +34,6 @@ type reading struct {
 	loads   bool // something is loaded that could be a kernel
 	ends    []string
 	agent   agent
-	of      releases
 }
 
 // agent is what the kernel's arguments tell the agent.
@@ -72,7 +70,6 @@ func (c *chain) scripts(ctx context.Context) {
 		c.find("no-kernel", "the script loads no kernel: it ends with %s, or waits for a person", strings.Join(r.ends,
 			", "))
 	}
-	r.judgeReleases()
 	c.services(ctx, r.agent)
 }
 
@@ -202,9 +199,7 @@ func (r *reading) command(ctx context.Context, c ipxe.Command, d document) {
 	if what == "imgfetch" || what == "module" || what == "imgload" {
 		what = "file"
 	}
-	if d.what = what; c.Verb == "kernel" {
-		d.most = linux.KernelBegin
-	}
+	d.what = what
 	r.Progress(fmt.Sprintf("asking for the %s %s", what, c.URL.Redacted()))
 	a := r.document(ctx, d)
 	if a == nil {
@@ -222,9 +217,6 @@ func (r *reading) command(ctx context.Context, c ipxe.Command, d document) {
 	}
 	if c.Verb == "kernel" {
 		r.kernel(d, a)
-	}
-	if d.label == "" {
-		r.release(ctx, d, a)
 	}
 }
 

@@ -1,9 +1,7 @@
 package doctor
 
 import (
-	"bytes"
 	"compress/gzip"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/http"
@@ -134,7 +132,7 @@ func TestOffersOfStrangers(t *testing.T) {
 		}, func(o *Options) { o.MAC = machine }, "", "machine-is-up"},
 		"somebody answers for all addresses": {func(t *testing.T, s *site) {
 			another(t, s, "10.30.0.9/24").Do(t, func() error {
-				l, err := link.Open("eth1", nil)
+				l, err := link.Open("eth1")
 				if err != nil {
 					return err
 				}
@@ -157,7 +155,7 @@ func TestOffersOfStrangers(t *testing.T) {
 		"another VLAN on the wire": {func(t *testing.T, s *site) {
 			s.dhcp = nil
 			another(t, s, "10.30.0.9/24").Do(t, func() error {
-				l, err := link.Open("eth1", nil)
+				l, err := link.Open("eth1")
 				if err != nil {
 					return err
 				}
@@ -213,26 +211,6 @@ func served(path string, handler http.HandlerFunc) func(*testing.T, *site) {
 			before.ServeHTTP(w, r)
 		})
 	}
-}
-
-func content(b []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) { http.ServeContent(w, r, "", started, bytes.NewReader(b)) }
-}
-
-// x86 is a kernel for x86 that says its release.
-func x86(release string) []byte {
-	b := append(efi(0x8664), release+"\x00"...)
-	copy(b[0x202:], "HdrS")
-	binary.LittleEndian.PutUint16(b[0x20e:], 0x1000)
-	copy(b[0x1200:], release+"\x00")
-	return b
-}
-
-// modules is an initrd with a module for a release, and with more than is read at first.
-func modules(release string) []byte {
-	name := "lib/modules/" + release + "/virtio.ko"
-	return slices.Concat([]byte("070701"+strings.Repeat("0", 48)+"00001000"+strings.Repeat("0", 32)+
-		fmt.Sprintf("%08x00000000%s\x00", len(name)+1, name)), make([]byte, 5000))
 }
 
 func status(code int) http.HandlerFunc {
@@ -307,16 +285,6 @@ func TestServersOfStrangers(t *testing.T) {
 			}
 			_, _ = w.Write(efi(0x8664))
 		}), nil, "", "ends-not-read"},
-		"a kernel and an initrd of another release": {func(t *testing.T, s *site) {
-			served(kernel, content(x86("6.12.1-new (somebody) #1")))(t, s)
-			served("/initrd", content(modules("6.1.0-old")))(t, s)
-		}, nil, "modules-of-another", "modules for Linux 6.1.0-old alone, and the kernel is 6.12.1-new"},
-		"two initrds, one of which fits": {func(t *testing.T, s *site) {
-			scripted("kernel vmlinuz\ninitrd old\ninitrd new\n")(t, s)
-			served(kernel, content(x86("6.12.1-new (somebody) #1")))(t, s)
-			served("/old", content(modules("6.1.0-old")))(t, s)
-			served("/new", content(modules("6.12.1-new")))(t, s)
-		}, nil, "", "modules of the initrd"},
 		"a packed script, and a fault behind it": {served("/auto.ipxe", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Server", "nginx/1.22.1")

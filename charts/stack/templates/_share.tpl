@@ -7,7 +7,7 @@
 {{- $fields := dict "files" (list "files") "tcp" (list "tcp") "tftp" (list "tftp") "syslog" (list "syslog") "workers" $datagrams
   "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" $forward
   "trustedPrefixes" (list "http" "grpc") "accessLog" $web "proxyProtocol" $stream
-  "backends" (concat $forward $datagrams) "balance" (concat $forward $datagrams) -}}
+  "backends" (concat $forward $datagrams) -}}
 {{- range $field, $protocols := $fields -}}
 {{- if and (get $.route $field) (not (has $.route.protocol $protocols)) -}}
 {{- $of := printf "routes.%s" $.name -}}

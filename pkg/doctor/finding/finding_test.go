@@ -62,9 +62,8 @@ func TestTableIsWhole(t *testing.T) {
 	// What the programs find is in the table, and nothing else is.
 	var used strings.Builder
 	files, err := filepath.Glob("../*.go")
-	more, again := filepath.Glob("../cluster/*.go")
-	if files = append(files, more...); err != nil || again != nil || len(more) == 0 {
-		t.Fatal(files, err, again)
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

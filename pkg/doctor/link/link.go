@@ -60,16 +60,13 @@ type Link struct {
 	index int
 	sent  atomic.Int64
 	done  chan struct{}
-	// seen is told of every frame; nil: nobody asked for that.
-	seen func(sent bool, b []byte)
 
 	mu   sync.Mutex
 	taps []*func(Received)
 }
 
-// Open opens an interface of the calling thread's network namespace and begins to read. Seen is told of every frame
-// that is sent or comes in, and must not wait; it may be nil.
-func Open(name string, seen func(sent bool, b []byte)) (*Link, error) {
+// Open opens an interface of the calling thread's network namespace and begins to read.
+func Open(name string) (*Link, error) {
 	found, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fault(Missing, "failed to find interface %s: %w", name, err)
@@ -92,7 +89,7 @@ func Open(name string, seen func(sent bool, b []byte)) (*Link, error) {
 	}
 	l := &Link{
 		Name: name, MAC: frame.MAC(attrs.HardwareAddr), MTU: attrs.MTU, index: attrs.Index,
-		done: make(chan struct{}), seen: seen,
+		done: make(chan struct{}),
 	}
 	if err := l.listen(); errors.Is(err, os.ErrPermission) {
 		return nil, fault(NoRights, "failed to open a packet socket on %s: %w", name, err)
@@ -157,9 +154,6 @@ func (l *Link) Send(b []byte) error {
 		return fmt.Errorf("failed to send frame on %s: %w", l.Name, err)
 	}
 	l.sent.Add(1)
-	if l.seen != nil {
-		l.seen(true, b)
-	}
 	return nil
 }
 
@@ -204,9 +198,6 @@ func (l *Link) read() {
 		}
 		in := Received{Frame: buffer[:n]}
 		in.Sum, in.VLAN = auxiliary(oob[:oobn])
-		if l.seen != nil {
-			l.seen(false, in.Frame)
-		}
 		l.mu.Lock()
 		for _, hear := range l.taps {
 			(*hear)(in)

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/redirect"
-	"github.com/tinkerbell/stack/pkg/doctor/tftp"
+	"github.com/tinkerbell/stack/pkg/tftp"
 )
 
 // Check is one question.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,7 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/miekg/dns"
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // Way connects.
@@ -327,32 +328,71 @@ func (c *Client) ask(ctx context.Context, name string) (netip.Addr, error) {
 			why = err
 			continue
 		}
-		question := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
-		if server.Is6() {
-			question.SetQuestion(dns.Fqdn(name), dns.TypeAAAA)
-		}
-		client := dns.Client{Timeout: c.Patience / 2}
-		answer, _, err := client.ExchangeWithConnContext(ctx, question, &dns.Conn{Conn: conn})
+		addr, code, err := question(ctx, conn, name, server.Is6(), c.Patience/2)
 		_ = conn.Close()
-		if err != nil {
+		switch {
+		case err != nil:
 			why = fmt.Errorf("the name server %s, which is offered, does not answer", server)
-			continue
+		case addr.IsValid():
+			return addr, nil
+		default:
+			why = fmt.Errorf("the name server %s knows no address (%s)", server, strings.TrimPrefix(code.String(), "RCode"))
 		}
-		for _, record := range answer.Answer {
-			switch record := record.(type) {
-			case *dns.A:
-				if a, ok := netip.AddrFromSlice(record.A); ok {
-					return a.Unmap(), nil
-				}
-			case *dns.AAAA:
-				if a, ok := netip.AddrFromSlice(record.AAAA); ok {
-					return a, nil
-				}
-			}
-		}
-		why = fmt.Errorf("the name server %s knows no address (%s)", server, dns.RcodeToString[answer.Rcode])
 	}
 	return netip.Addr{}, why
+}
+
+// question asks a name server for an address by one datagram (RFC 1035 section 4). There may be none in its answer.
+func question(
+	ctx context.Context, conn net.Conn, name string, ipv6 bool, patience time.Duration,
+) (addr netip.Addr, code dnsmessage.RCode, err error) {
+	full, err := dnsmessage.NewName(strings.TrimSuffix(name, ".") + ".")
+	if err != nil {
+		return addr, code, err
+	}
+	kind := dnsmessage.TypeA
+	if ipv6 {
+		kind = dnsmessage.TypeAAAA
+	}
+	asked := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: uint16(rand.Uint32()), RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: full, Type: kind, Class: dnsmessage.ClassINET}},
+	}
+	packet, err := asked.Pack()
+	if err != nil {
+		return addr, code, err
+	}
+	deadline := time.Now().Add(patience)
+	if until, ok := ctx.Deadline(); ok && until.Before(deadline) {
+		deadline = until
+	}
+	if err := errors.Join(conn.SetDeadline(deadline), write(conn, packet)); err != nil {
+		return addr, code, err
+	}
+	for buffer := make([]byte, 4096); ; {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			return addr, code, err
+		}
+		var answer dnsmessage.Message
+		if answer.Unpack(buffer[:n]) != nil || !answer.Response || answer.ID != asked.ID {
+			continue // of another question
+		}
+		for _, record := range answer.Answers {
+			switch body := record.Body.(type) {
+			case *dnsmessage.AResource:
+				return netip.AddrFrom4(body.A), answer.RCode, nil
+			case *dnsmessage.AAAAResource:
+				return netip.AddrFrom16(body.AAAA), answer.RCode, nil
+			}
+		}
+		return addr, answer.RCode, nil
+	}
+}
+
+func write(conn net.Conn, b []byte) error {
+	_, err := conn.Write(b)
+	return err
 }
 
 func isTimeout(err error) bool {

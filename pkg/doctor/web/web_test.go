@@ -160,7 +160,7 @@ func TestNames(t *testing.T) {
 	go func() { _ = server.ActivateAndServe() }()
 	defer func() { _ = server.Shutdown() }()
 	for _, test := range []struct{ host, server, want string }{
-		{"boot.lab", "192.0.2.53", "192.0.2.7"}, {"boot.lab", "2001:db8::53", "2001:db8::7"}, {"other.lab", "192.0.2.53", "NXDOMAIN"},
+		{"boot.lab", "192.0.2.53", "192.0.2.7"}, {"boot.lab", "2001:db8::53", "2001:db8::7"}, {"other.lab", "192.0.2.53", "NameError"},
 	} {
 		client := Client{
 			Way: &way{names: conn.LocalAddr().String()}, DNS: []netip.Addr{netip.MustParseAddr(test.server)}, Patience: 2 * time.Second,
