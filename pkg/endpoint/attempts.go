@@ -13,6 +13,9 @@ const (
 	Taken Result = iota
 	// Unseen is one that the endpoint has seen nothing of, by its own fault: another endpoint may be tried.
 	Unseen
+	// Unreached is one that this host had no way for, as without a local port towards it: another endpoint may be tried,
+	// and none is blamed.
+	Unreached
 	// Failed is one that the endpoint has seen something of, and failed: no other may get it.
 	Failed
 	// NotItsFault is one that failed by no endpoint's fault: none is blamed, and no other gets it.
@@ -62,11 +65,11 @@ func (a *Attempts) Done(how Result, err error) {
 		return
 	}
 	a.failures = append(a.failures, err)
-	if how != NotItsFault {
+	if how == Unseen || how == Failed {
 		e.Failed(err)
 	}
 	e.Release()
-	a.over = how != Unseen
+	a.over = how != Unseen && how != Unreached
 	a.tried = append(a.tried, e)
 }
 

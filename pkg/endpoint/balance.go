@@ -7,16 +7,6 @@ import (
 	"slices"
 )
 
-// Balance is how a pool chooses among its healthy endpoints.
-type Balance string
-
-// How to balance.
-const (
-	RoundRobin       Balance = "round-robin"
-	LeastConnections Balance = "least-connections"
-	Maglev           Balance = "maglev" // by client address: the same client meets the same endpoint
-)
-
 // maglevSize is the number of slots, a prime well above a hundred times the endpoints that a service of this kind
 // has (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
 const maglevSize = 4099
@@ -25,28 +15,12 @@ const maglevSize = 4099
 type view struct {
 	usable []*Endpoint // those offered, in the order of their addresses
 	all    []*Endpoint
-	table  []uint16 // Maglev: slot → index in usable
+	table  []uint16 // by client: slot → index in usable
 }
 
-// choose takes the endpoint that the pool remembers for the client, or balances.
+// choose takes a healthy endpoint, or an unhealthy one when all healthy ones were tried.
 func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	v := p.view.Load()
-	if p.affinity == nil {
-		return p.balance(v, client, tried)
-	}
-	var err error
-	e := p.affinity.endpoint(client, v.usable, tried)
-	if e == nil {
-		e, err = p.balance(v, client, tried)
-	}
-	if err == nil {
-		p.affinity.remember(client, e.Addr)
-	}
-	return e, err
-}
-
-// balance takes a healthy endpoint, or an unhealthy one when all healthy ones were tried.
-func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	if len(v.usable) > 0 {
 		if e := p.among(v, client, tried); e != nil {
 			return e, nil
@@ -70,25 +44,17 @@ func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint
 func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 	n := len(v.usable)
 	var start int
-	if p.config.Balance == Maglev {
+	if p.config.ByClient {
 		start = int(v.table[clientSlot(client)])
 	} else {
 		start = int(p.next.Add(1) % uint64(n))
 	}
-	var best *Endpoint
 	for i := range n {
-		e := v.usable[(start+i)%n]
-		if slices.Contains(tried, e) {
-			continue
-		}
-		if p.config.Balance != LeastConnections {
+		if e := v.usable[(start+i)%n]; !slices.Contains(tried, e) {
 			return e
 		}
-		if best == nil || e.active.Load() < best.active.Load() {
-			best = e
-		}
 	}
-	return best
+	return nil
 }
 
 // maglevTable fills the slots: one after the other, each endpoint takes the next free slot of its own permutation. So

@@ -25,11 +25,9 @@ type Config struct {
 	Route string
 	// Sources say where the endpoints are.
 	Sources []Source
-	// Balance is how an endpoint is chosen; default round robin.
-	Balance Balance
-	// Affinity is how long after its last connection a client gets the same endpoint again, if that is offered; 0
-	// balances every connection.
-	Affinity time.Duration
+	// ByClient has a client meet the same endpoint while that is offered, in every replica (Maglev); else they are
+	// chosen in turn.
+	ByClient bool
 	// Health decides which endpoints are offered.
 	Health Health
 	// Before is the pool that this one replaces, or nil. The endpoints that its sources have found stay until the sources
@@ -51,9 +49,7 @@ type Pool struct {
 	refresh []chan struct{}
 	next    atomic.Uint64 // of round robin
 	view    atomic.Pointer[view]
-	// affinity is nil where every connection is balanced.
-	affinity *affinity
-	life     context.Context // of the active checks; set by Run
+	life    context.Context // of the active checks; set by Run
 
 	mu        sync.Mutex
 	answers   []answered                   // one for each source
@@ -71,9 +67,6 @@ type answered struct {
 
 // NewPool makes a pool. It knows the endpoints of fixed sources at once, the others once [Pool.Run] has asked.
 func NewPool(c Config) *Pool {
-	if c.Balance == "" {
-		c.Balance = RoundRobin
-	}
 	c.Health.setDefaults()
 	p := &Pool{
 		config:    c,
@@ -83,7 +76,6 @@ func NewPool(c Config) *Pool {
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
 		checking:  map[*Endpoint]context.CancelFunc{},
-		affinity:  newAffinity(c.Affinity, c.Before),
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -314,7 +306,7 @@ func (p *Pool) rebuild() {
 	if len(next.usable) == 0 && len(all) > 0 {
 		next.usable = all
 	}
-	if p.config.Balance == Maglev {
+	if p.config.ByClient {
 		next.table = maglevTable(next.usable)
 	}
 	p.view.Store(next)

@@ -25,18 +25,18 @@ func at(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 80)
 }
 
-func fixedPool(n int, balance Balance, h Health) *Pool {
+func fixedPool(n int, byClient bool, h Health) *Pool {
 	var addrs []netip.AddrPort
 	for i := range n {
 		addrs = append(addrs, at(i))
 	}
-	return NewPool(Config{Route: "r", Sources: []Source{Fixed(addrs...)}, Balance: balance, Health: h})
+	return NewPool(Config{Route: "r", Sources: []Source{Fixed(addrs...)}, ByClient: byClient, Health: h})
 }
 
 func client(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}) }
 
 func TestRoundRobinIsFair(t *testing.T) {
-	p := fixedPool(3, RoundRobin, Health{})
+	p := fixedPool(3, false, Health{})
 	counts := map[netip.AddrPort]int{}
 	for i := range 300 {
 		addr, err := p.Pick(client(i))
@@ -52,32 +52,10 @@ func TestRoundRobinIsFair(t *testing.T) {
 	}
 }
 
-func TestLeastConnections(t *testing.T) {
-	p := fixedPool(3, LeastConnections, Health{})
-	var used []*Endpoint
-	for range 9 {
-		e, err := p.Acquire(client(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		used = append(used, e)
-	}
-	for _, e := range used {
-		if e.active.Load() != 3 {
-			t.Errorf("%s has %d connections, want 3", e.Addr, e.active.Load())
-		}
-	}
-	free := used[4]
-	free.Release()
-	if next, _ := p.Acquire(client(1)); next != free {
-		t.Errorf("got %s, want %s, which has one less", next.Addr, free.Addr)
-	}
-}
-
 // Maglev: a client stays where it is, shares are even, and one endpoint less moves few of the others' clients.
 func TestMaglev(t *testing.T) {
 	const clients = 5000
-	before, after := fixedPool(10, Maglev, Health{}), fixedPool(9, Maglev, Health{})
+	before, after := fixedPool(10, true, Health{}), fixedPool(9, true, Health{})
 	counts := map[netip.AddrPort]int{}
 	moved := 0
 	for i := range clients {
@@ -103,7 +81,7 @@ func TestMaglev(t *testing.T) {
 
 func TestEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := fixedPool(3, RoundRobin, Health{})
+		p := fixedPool(3, false, Health{})
 		bad := p.view.Load().all[0]
 		offered := func() bool {
 			for range 6 {
@@ -157,7 +135,7 @@ func TestEjection(t *testing.T) {
 }
 
 func TestTriedEndpointsAreLeftOut(t *testing.T) {
-	p := fixedPool(3, RoundRobin, Health{})
+	p := fixedPool(3, false, Health{})
 	var tried []*Endpoint
 	for range 3 {
 		e, err := p.Acquire(client(0), tried...)
@@ -340,9 +318,9 @@ func TestSuccessor(t *testing.T) {
 }
 
 func BenchmarkAcquire(b *testing.B) {
-	for _, balance := range []Balance{RoundRobin, LeastConnections, Maglev} {
-		b.Run(string(balance), func(b *testing.B) {
-			p := fixedPool(5, balance, Health{})
+	for _, byClient := range []bool{false, true} {
+		b.Run(fmt.Sprintf("by client %v", byClient), func(b *testing.B) {
+			p := fixedPool(5, byClient, Health{})
 			c := client(7)
 			b.ReportAllocs()
 			for b.Loop() {
@@ -359,17 +337,7 @@ func BenchmarkAcquire(b *testing.B) {
 // TestAwaitedBackendsAreToldWithinASecond: a name server that is not there takes many seconds to fail.
 func TestAwaitedBackendsAreToldWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lookup := func(wait time.Duration) func(context.Context) ([]Member, time.Duration, error) {
-			return func(ctx context.Context) ([]Member, time.Duration, error) {
-				select {
-				case <-ctx.Done():
-				case <-time.After(wait):
-				}
-				return members([]netip.Addr{at(0).Addr()}, 80), time.Minute, nil
-			}
-		}
-		quick := &named{name: "quick:80", lookup: lookup(100 * time.Millisecond)}
-		slow := &named{name: "slow:80", lookup: lookup(10 * time.Second)}
+		quick, slow := answersAfter{"quick:80", 100 * time.Millisecond}, answersAfter{"slow:80", 10 * time.Second}
 		var log strings.Builder
 		p := NewPool(Config{
 			Route: "r", Sources: []Source{quick, slow, Fixed(at(1))}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -390,7 +358,7 @@ func TestAwaitedBackendsAreToldWithinASecond(t *testing.T) {
 // reason.
 func TestErrorsWrapErrNone(t *testing.T) {
 	refused := errors.New("the name server refused")
-	source := &named{name: "backend.example:80"}
+	source := &named{host: "backend.example", port: 80}
 	for name, test := range map[string]struct {
 		update func(*Pool)
 		tried  int
@@ -430,5 +398,22 @@ func TestErrorsWrapErrNone(t *testing.T) {
 				t.Errorf("got %v, want ErrNone: %s", err, test.want)
 			}
 		})
+	}
+}
+
+// answersAfter is a source that takes its time.
+type answersAfter struct {
+	name string
+	wait time.Duration
+}
+
+func (a answersAfter) String() string { return a.name }
+
+func (a answersAfter) Watch(ctx context.Context, _ <-chan struct{}, update func([]Member, error)) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(a.wait):
+		update(members([]netip.Addr{at(0).Addr()}, 80), nil)
+		<-ctx.Done()
 	}
 }

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -58,51 +57,13 @@ const (
 	refreshPause = time.Second
 )
 
-// Host is a source that looks up a host's addresses (A and AAAA) and looks again when they expire.
-func (r *Resolver) Host(host string, port uint16) Source {
-	return &named{
-		name:     net.JoinHostPort(host, strconv.Itoa(int(port))),
-		resolver: r,
-		host:     host,
-		lookup: func(ctx context.Context) ([]Member, time.Duration, error) {
-			addrs, ttl, err := r.Lookup(ctx, host)
-			return members(addrs, port), ttl, err
-		},
-	}
-}
+// Again is how long an answer about a name is used until it is asked for again. A backend that has moved is found in
+// that time, whatever lifetime its records have.
+const Again = 5 * time.Second
 
-// Service is a source that looks up a service name (SRV), whose records tell hosts and ports. Only records of the
-// lowest priority are taken, the others are the fallback; weights are not looked at.
-func (r *Resolver) Service(service string) Source {
-	return &named{
-		name:     "srv:" + service,
-		resolver: r,
-		host:     service,
-		lookup: func(ctx context.Context) ([]Member, time.Duration, error) {
-			records, least, err := r.LookupSRV(ctx, service)
-			if err != nil {
-				return nil, 0, err
-			}
-			var all []Member
-			var failures []error
-			for _, record := range records {
-				addrs, ttl, err := r.Lookup(ctx, record.Host)
-				if err != nil {
-					failures = append(failures, err)
-					continue
-				}
-				least = min(least, ttl)
-				for _, member := range members(addrs, record.Port) {
-					member.Fallback = record.Priority != records[0].Priority
-					all = append(all, member)
-				}
-			}
-			if len(all) == 0 {
-				return nil, 0, errors.Join(failures...)
-			}
-			return all, least, nil
-		},
-	}
+// Host is a source that looks up a host's addresses (A and AAAA) again and again.
+func (r *Resolver) Host(host string, port uint16) Source {
+	return &named{resolver: r, host: host, port: port}
 }
 
 func members(addrs []netip.Addr, port uint16) []Member {
@@ -115,23 +76,23 @@ func members(addrs []netip.Addr, port uint16) []Member {
 
 // named is a source behind a name server.
 type named struct {
-	name     string
 	resolver *Resolver
 	host     string
-	lookup   func(context.Context) ([]Member, time.Duration, error)
+	port     uint16
 }
 
-func (n *named) String() string { return n.name }
+func (n *named) String() string { return net.JoinHostPort(n.host, strconv.Itoa(int(n.port))) }
 
 func (n *named) Watch(ctx context.Context, refresh <-chan struct{}, update func([]Member, error)) {
 	retry := backoff.Backoff{First: firstRetry, Most: lastRetry}
 	for ctx.Err() == nil {
 		asked := time.Now()
-		found, wait, err := n.lookup(ctx)
+		found, err := n.resolver.Lookup(ctx, n.host)
 		if ctx.Err() != nil {
 			return
 		}
-		update(found, err)
+		update(members(found, n.port), err)
+		wait := Again
 		if err != nil {
 			wait = retry.Next()
 		} else {
@@ -142,7 +103,6 @@ func (n *named) Watch(ctx context.Context, refresh <-chan struct{}, update func(
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-refresh:
-			n.resolver.forget(n.host)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Until(asked.Add(refreshPause))):

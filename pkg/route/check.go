@@ -150,7 +150,6 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("timeouts.stall", r.Timeouts.Stall != 0, web...)
 	only("timeouts.response", r.Timeouts.Response != 0, HTTP, GRPC)
 	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
-	only("balance", r.Balance != "", TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	r.checkEdge(at)
 	r.checkNumbers(at)
 }

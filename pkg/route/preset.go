@@ -227,13 +227,6 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 	case Files:
 		r.Files.Directory = cmp.Or(r.Files.Directory, d.FilesDirectory)
 	}
-	switch {
-	case r.Protocol == Files:
-	case r.Protocol.Network() == "udp":
-		r.Balance = cmp.Or(r.Balance, "maglev")
-	default:
-		r.Balance = cmp.Or(r.Balance, "round-robin")
-	}
 }
 
 // bind is where a route listens.

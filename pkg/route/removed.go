@@ -3,6 +3,7 @@ package route
 // removed are the fields that routes files once had, with what to do about each.
 var removed = map[string]string{
 	"routes[].backendConnections":  ownConnections,
+	"routes[].balance":             "leave it out: endpoints are chosen in turn, for datagrams by the client's address",
 	"routes[].files.precompressed": "leave it out, and have clients ask for the compressed file by its name",
 	"routes[].health.passive":      ejected,
 	"routes[].timeouts.keepalive":  kernel,

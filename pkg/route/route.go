@@ -54,8 +54,7 @@ type Route struct {
 	Name            string          `json:"name" desc:"names the route in logs, metrics and errors"`
 	Protocol        Protocol        `json:"protocol" enum:"tcp,http,grpc,tftp,syslog,udp,files" desc:"what it speaks"`
 	Listen          []Listen        `json:"listen" desc:"ports or addresses with ports: 69, \"192.0.2.1:69\", \"[2001:db8::1]:69\""`
-	Backends        []Backend       `json:"backends,omitempty" desc:"host:port by DNS, srv:NAME by SRV records, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
-	Balance         string          `json:"balance,omitempty" enum:"round-robin,least-connections,maglev" desc:"how an endpoint is chosen; default round-robin, maglev (by client address) for tftp, syslog and udp"`
+	Backends        []Backend       `json:"backends,omitempty" desc:"host:port by DNS, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
 	Optional        bool            `json:"optional,omitempty" desc:"the process is ready without it"`
 	Hosts           host.Hosts      `json:"hosts,omitempty" desc:"http, grpc, files: names that the route is for; routes with others may share its port"`
 	TLS             *certs.Config   `json:"tls,omitempty" desc:"tcp, http, grpc, files: ends TLS here"`

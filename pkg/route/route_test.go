@@ -58,8 +58,7 @@ routes:
 - name: tink
   protocol: tcp
   listen: ["192.0.2.1:42113", "[2001:db8::1]:42113"]
-  backends: [tink-server.tink.:42113, "srv:_grpc._tcp.tink", service:tink/server:grpc]
-  balance: least-connections
+  backends: [tink-server.tink.:42113, service:tink/server:grpc]
   timeouts: {idle: 1h30m, drain: 5m}
   limits: {connections: 1000, rate: 2.5G}
   proxyProtocol: {accept: [192.0.2.0/24], send: v2}
@@ -83,10 +82,9 @@ routes:
 				Listen(netip.MustParseAddrPort("192.0.2.1:42113")), Listen(netip.MustParseAddrPort("[2001:db8::1]:42113")),
 			},
 			Backends: []Backend{
-				{Host: "tink-server.tink.", Port: 42113}, {Host: "_grpc._tcp.tink", SRV: true},
+				{Host: "tink-server.tink.", Port: 42113},
 				{Service: &Service{"tink", "server", "grpc"}},
 			},
-			Balance: "least-connections",
 			Timeouts: Timeouts{
 				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(5 * time.Minute),
 			},
@@ -96,7 +94,7 @@ routes:
 		},
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
-			Balance: "round-robin", TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
+			TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
 			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
 		},
 	}}
@@ -113,10 +111,10 @@ func TestMistakes(t *testing.T) {
 		"empty":           {"", "the file is empty"},
 		"no routes":       {"routes: []\n", "line 1: routes: there is none"},
 		"not YAML":        {"routes:\n  - name: a\n name: b\n", "line 3: not YAML: did not find expected key (indented"},
-		"twice":           {route("  balance: maglev\n  balance: maglev\n"), "line 7: routes[0].balance: given before, on line 6"},
+		"twice":           {route("  optional: true\n  optional: true\n"), "line 7: routes[0].optional: given before, on line 6"},
 		"unknown":         {route("  timeout: {}\n"), "line 6: routes[0].timeout: no such field (did you mean timeouts?)"},
 		"scalar for list": {"routes: 7\n", "line 1: routes[0]: expected fields (name, "},
-		"list for scalar": {route("  balance: [a]\n"), `line 6: routes[0].balance: expected one value, found a list`},
+		"list for scalar": {route("  optional: [a]\n"), `line 6: routes[0].optional: expected one value, found a list`},
 		"number for text": {route("  accessLog: 5\n"), "line 6: routes[0].accessLog: 5 is not a text: put it in quotes"},
 		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
 		"fraction":        {route("  workers: 1.5\n"), `line 6: routes[0].workers: "1.5" is not a whole number`},

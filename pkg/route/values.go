@@ -59,7 +59,6 @@ type Backend struct {
 	// Host is a DNS name or an address, with Port; or, with SRV, the name of the service records.
 	Host string
 	Port uint16
-	SRV  bool
 	// Service is a Kubernetes Service; Host is empty then.
 	Service *Service
 }
@@ -74,8 +73,6 @@ func (b Backend) String() string {
 		return "service:" + b.Service.Namespace + "/" + b.Service.Name + ":" + b.Service.Port
 	case b.Service != nil:
 		return "service:" + b.Service.Name + ":" + b.Service.Port
-	case b.SRV:
-		return "srv:" + b.Host
 	default:
 		return net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 	}
@@ -87,12 +84,8 @@ func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (b *Backend) UnmarshalText(text []byte) error {
 	s := string(text)
-	if name, ok := strings.CutPrefix(s, "srv:"); ok {
-		if err := checkName(name); err != nil {
-			return fmt.Errorf("%q is no service record: %w", s, err)
-		}
-		*b = Backend{Host: name, SRV: true}
-		return nil
+	if strings.HasPrefix(s, "srv:") {
+		return fmt.Errorf("%q: service records are not looked up: write host:port, or service:NAMESPACE/NAME:PORT", s)
 	}
 	if rest, ok := strings.CutPrefix(s, "service:"); ok {
 		name, port, ok := strings.Cut(rest, ":")

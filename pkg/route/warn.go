@@ -65,8 +65,7 @@ func (b Backend) sameHost(other Backend) bool {
 	return strings.HasPrefix(y, x+".") || strings.HasPrefix(x, y+".")
 }
 
-// hostName is the host in one spelling. Of service records it is the host that they are of: a Service has them for each
-// of its ports.
+// hostName is the host in one spelling.
 func (b Backend) hostName() (host string, isName bool) {
 	switch s := b.Service; {
 	case s != nil && s.Namespace != "":
@@ -78,8 +77,5 @@ func (b Backend) hostName() (host string, isName bool) {
 		return addr.Unmap().String(), false
 	}
 	host = strings.ToLower(strings.TrimSuffix(b.Host, "."))
-	for b.SRV && strings.HasPrefix(host, "_") {
-		_, host, _ = strings.Cut(host, ".")
-	}
 	return host, true
 }

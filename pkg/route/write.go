@@ -11,7 +11,7 @@ import (
 // Write prints a table for people, a line for each address of each route.
 func Write(w io.Writer, t Table) error {
 	tabs := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tabs, "ROUTE\tLISTEN\tPROTOCOL\tBACKEND\tBALANCE\tNOTES")
+	fmt.Fprintln(tabs, "ROUTE\tLISTEN\tPROTOCOL\tBACKEND\tNOTES")
 	for _, r := range t.Routes {
 		for _, l := range r.Listen {
 			backends := make([]string, len(r.Backends))
@@ -22,8 +22,8 @@ func Write(w io.Writer, t Table) error {
 			if r.Protocol == Files {
 				backend = r.Files.Directory
 			}
-			fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\n",
-				r.Name, r.Address(l), r.Protocol, backend, cmp.Or(r.Balance, "-"), cmp.Or(r.notes(), "-"))
+			fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\n",
+				r.Name, r.Address(l), r.Protocol, backend, cmp.Or(r.notes(), "-"))
 		}
 	}
 	return tabs.Flush()
