@@ -4,14 +4,13 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rsa"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
+
+	"github.com/go-jose/go-jose/v4"
 )
 
 // key is a public key and the algorithms that it may verify.
@@ -36,20 +35,6 @@ const (
 
 var errNoKeys = errors.New("no usable key")
 
-// jwk is a key as RFC 7517 writes it, as far as it concerns verifying.
-type jwk struct {
-	Kind       string   `json:"kty"`
-	ID         string   `json:"kid"`
-	Use        string   `json:"use"`
-	Operations []string `json:"key_ops"`
-	Algorithm  string   `json:"alg"`
-	Curve      string   `json:"crv"`
-	N          string   `json:"n"`
-	E          string   `json:"e"`
-	X          string   `json:"x"`
-	Y          string   `json:"y"`
-}
-
 // parseKeys reads a JWKS (RFC 7517). It leaves out keys that cannot be used; if none is left, it returns an error.
 func parseKeys(text []byte) (*keySet, error) {
 	var list struct {
@@ -63,14 +48,9 @@ func parseKeys(text []byte) (*keySet, error) {
 	}
 	set := &keySet{}
 	for i, raw := range list.Keys {
-		var j jwk
-		err := json.Unmarshal(raw, &j)
-		var k key
-		if err == nil {
-			k, err = j.key()
-		}
+		k, err := parseKey(raw)
 		if err != nil {
-			set.skipped = append(set.skipped, fmt.Errorf("key %d (%q): %w", i, j.ID, err))
+			set.skipped = append(set.skipped, fmt.Errorf("key %d (%q): %w", i, k.id, err))
 			continue
 		}
 		set.keys = append(set.keys, k)
@@ -81,30 +61,41 @@ func parseKeys(text []byte) (*keySet, error) {
 	return set, nil
 }
 
-func (j *jwk) key() (key, error) {
-	k := key{id: j.ID}
-	var err error
+// parseKey reads one key (RFC 7517 section 4), which has its id also where it cannot be used.
+func parseKey(text []byte) (key, error) {
+	var said struct {
+		ID         string   `json:"kid"`
+		Operations []string `json:"key_ops"`
+	}
+	var j jose.JSONWebKey
+	if err := errors.Join(json.Unmarshal(text, &said), json.Unmarshal(text, &j)); err != nil {
+		return key{id: said.ID}, err
+	}
+	k := key{id: said.ID}
 	switch {
 	case j.Use != "" && j.Use != "sig":
 		return k, fmt.Errorf("its use is %q", j.Use)
-	case len(j.Operations) > 0 && !slices.Contains(j.Operations, "verify"):
-		return k, fmt.Errorf("its operations are %q", j.Operations)
+	case len(said.Operations) > 0 && !slices.Contains(said.Operations, "verify"):
+		return k, fmt.Errorf("its operations are %q", said.Operations)
 	}
-	switch j.Kind {
-	case "RSA":
+	public := j.Public()
+	switch material := public.Key.(type) {
+	case *rsa.PublicKey:
+		if bits := material.N.BitLen(); bits < 2048 || bits > 8192 {
+			return k, fmt.Errorf("it has %d bits, not 2048 to 8192", bits)
+		}
+		if material.E < 3 || material.E%2 == 0 || material.N.Bit(0) == 0 {
+			return k, errors.New("it is no RSA key")
+		}
 		k.algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
-		k.public, err = j.rsa()
-	case "EC":
-		k.public, k.algorithms, err = j.ecdsa()
-	case "OKP":
+	case *ecdsa.PublicKey:
+		k.algorithms = []string{map[int]string{256: "ES256", 384: "ES384", 521: "ES512"}[material.Curve.Params().BitSize]}
+	case ed25519.PublicKey:
 		k.algorithms = []string{"EdDSA"}
-		k.public, err = j.ed25519()
-	default: // "oct" above all: a shared secret has no place in a public list
-		return k, fmt.Errorf("its kind is %q", j.Kind)
+	default: // a shared secret has no place in a public list
+		return k, errors.New("it is no public key")
 	}
-	if err != nil {
-		return k, err
-	}
+	k.public = public.Key
 	if j.Algorithm != "" {
 		if !slices.Contains(k.algorithms, j.Algorithm) {
 			return k, fmt.Errorf("its algorithm is %q, which its kind cannot", j.Algorithm)
@@ -112,78 +103,6 @@ func (j *jwk) key() (key, error) {
 		k.algorithms = []string{j.Algorithm}
 	}
 	return k, nil
-}
-
-func (j *jwk) rsa() (*rsa.PublicKey, error) {
-	n, err := number(j.N)
-	if err != nil {
-		return nil, fmt.Errorf("n: %w", err)
-	}
-	e, err := number(j.E)
-	if err != nil {
-		return nil, fmt.Errorf("e: %w", err)
-	}
-	switch {
-	case n.BitLen() < 2048 || n.BitLen() > 8192:
-		return nil, fmt.Errorf("it has %d bits, not 2048 to 8192", n.BitLen())
-	case e.BitLen() > 31 || e.Int64() < 3 || e.Bit(0) == 0 || n.Bit(0) == 0:
-		return nil, errors.New("it is no RSA key")
-	}
-	return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil
-}
-
-func (j *jwk) ecdsa() (*ecdsa.PublicKey, []string, error) {
-	curves := map[string]struct {
-		curve     elliptic.Curve
-		algorithm string
-	}{
-		"P-256": {elliptic.P256(), "ES256"}, "P-384": {elliptic.P384(), "ES384"}, "P-521": {elliptic.P521(), "ES512"},
-	}
-	c, ok := curves[j.Curve]
-	if !ok {
-		return nil, nil, fmt.Errorf("its curve is %q", j.Curve)
-	}
-	size := (c.curve.Params().BitSize + 7) / 8
-	x, err := octets(j.X, size)
-	if err != nil {
-		return nil, nil, fmt.Errorf("x: %w", err)
-	}
-	y, err := octets(j.Y, size)
-	if err != nil {
-		return nil, nil, fmt.Errorf("y: %w", err)
-	}
-	public, err := ecdsa.ParseUncompressedPublicKey(c.curve, slices.Concat([]byte{4}, x, y)) // is on the curve
-	if err != nil {
-		return nil, nil, fmt.Errorf("it is no point: %w", err)
-	}
-	return public, []string{c.algorithm}, nil
-}
-
-func (j *jwk) ed25519() (ed25519.PublicKey, error) {
-	if j.Curve != "Ed25519" {
-		return nil, fmt.Errorf("its curve is %q", j.Curve)
-	}
-	x, err := octets(j.X, ed25519.PublicKeySize)
-	if err != nil {
-		return nil, fmt.Errorf("x: %w", err)
-	}
-	return x, nil
-}
-
-func number(text string) (*big.Int, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(raw) == 0 {
-		return nil, errors.New("it is no number in base64url")
-	}
-	return new(big.Int).SetBytes(raw), nil
-}
-
-func octets(text string, size int) ([]byte, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(raw) != size {
-		return nil, fmt.Errorf("it is not %d octets in base64url", size)
-	}
-	return raw, nil
 }
 
 // find returns the keys that a token may have been signed with, and their number. If no key has the token's kid, it

@@ -13,7 +13,6 @@ type outcome uint8
 
 const (
 	passed       outcome = iota
-	remembered           // passed, by an earlier check of the same token
 	missing              // no token
 	malformed            // no JWT, or two, or a claim of the wrong type
 	badHeader            // crit, typ, kid, or an algorithm that the key is not for
@@ -28,7 +27,7 @@ const (
 )
 
 var outcomes = metric.Enum[outcome]{
-	"passed", "remembered", "missing", "malformed", "header", "unknown_key", "signature", "expired", "early", "issuer",
+	"passed", "missing", "malformed", "header", "unknown_key", "signature", "expired", "early", "issuer",
 	"audience", "forbidden", "unavailable",
 }
 
@@ -37,7 +36,7 @@ func (o outcome) String() string { return outcomes.Name(o) }
 // text is the result for the client: enough to correct a clock, not enough to guess by.
 func (o outcome) text() string {
 	return [...]string{
-		"", "", "a bearer token is required", "the token is malformed", "the token's header is not accepted",
+		"", "a bearer token is required", "the token is malformed", "the token's header is not accepted",
 		"the token's key is unknown", "the token's signature is wrong", "the token has expired",
 		"the token is not valid yet", "the token's issuer is another", "the token's audience is another",
 		"the token lacks a claim", "",

@@ -2,7 +2,6 @@ package jwt
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,9 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"time"
-	"unsafe"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -38,16 +34,6 @@ type Verifier struct {
 	wanted  []string // claims that must be there, sorted
 	tell    []string // headers that tell claims, sorted
 	strip   []string // the same, canonical: they must not come from outside
-
-	mu   sync.Mutex
-	seen map[[sha256.Size]byte]*verified
-}
-
-// verified is a token that was good.
-type verified struct {
-	keys    *keySet   // with these keys
-	until   time.Time // and so long
-	forward []forwarded
 }
 
 // forwarded is a header for the backend.
@@ -56,10 +42,8 @@ type forwarded struct {
 	value []string
 }
 
-const (
-	maxToken = 16 << 10 // bytes; a header of net/http may be longer
-	maxSeen  = 4096     // tokens
-)
+// maxToken is the longest token, in bytes; a header of net/http may be longer.
+const maxToken = 16 << 10
 
 // New makes a verifier. It refuses everything until Run has fetched keys.
 func New(c Config, o Options) (*Verifier, error) {
@@ -71,9 +55,7 @@ func New(c Config, o Options) (*Verifier, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	v := &Verifier{
-		config: c, route: o.Route, metrics: o.Metrics.route(o.Route), seen: map[[sha256.Size]byte]*verified{},
-	}
+	v := &Verifier{config: c, route: o.Route, metrics: o.Metrics.route(o.Route)}
 	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{
 		jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithExpirationRequired(),
@@ -125,16 +107,16 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v.clean(r.Header)
 		token, why := bearer(r.Header)
-		var good *verified
+		var forward []forwarded
 		if why == passed {
-			good, why = v.check(r.Context(), token)
+			forward, why = v.check(r.Context(), token)
 		}
 		v.metrics.checks[why].Inc()
-		if good == nil {
+		if why != passed {
 			v.refuse(w, r, why)
 			return
 		}
-		for _, f := range good.forward {
+		for _, f := range forward {
 			r.Header[f.name] = f.value
 		}
 		if v.config.StripToken {
@@ -191,56 +173,17 @@ func bearer(h http.Header) (string, outcome) {
 	return token, passed
 }
 
-// check looks a token up among those that were good, or verifies it.
-func (v *Verifier) check(ctx context.Context, token string) (*verified, outcome) {
+// check verifies a token, and returns the headers for the backend.
+func (v *Verifier) check(ctx context.Context, token string) ([]forwarded, outcome) {
 	keys := v.source.set.Load()
 	if keys == nil {
 		return nil, unavailable
 	}
-	sum := digest(token)
-	if good := v.recall(sum, keys); good != nil {
-		return good, remembered
-	}
-	good, why := v.verify(token, keys)
+	forward, why := v.verify(token, keys)
 	if why == unknownKey && v.source.await(ctx) {
-		keys = v.source.set.Load()
-		good, why = v.verify(token, keys)
+		return v.verify(token, v.source.set.Load())
 	}
-	if good != nil {
-		v.remember(sum, good)
-	}
-	return good, why
-}
-
-// digest is a token's. A conversion to bytes would be a copy on the heap, for every request; it is only read here.
-func digest(token string) [sha256.Size]byte {
-	return sha256.Sum256(unsafe.Slice(unsafe.StringData(token), len(token)))
-}
-
-func (v *Verifier) recall(sum [sha256.Size]byte, keys *keySet) *verified {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	good := v.seen[sum]
-	if good == nil {
-		return nil
-	}
-	if good.keys != keys || !time.Now().Before(good.until) {
-		delete(v.seen, sum)
-		return nil
-	}
-	return good
-}
-
-func (v *Verifier) remember(sum [sha256.Size]byte, good *verified) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for other := range v.seen { // any one: Go begins at random
-		if len(v.seen) < maxSeen {
-			break
-		}
-		delete(v.seen, other)
-	}
-	v.seen[sum] = good
+	return forward, why
 }
 
 // The faults that the parser hands back as it got them.
@@ -250,7 +193,7 @@ var (
 )
 
 // verify checks everything about a token.
-func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
+func (v *Verifier) verify(token string, keys *keySet) (forward []forwarded, why outcome) {
 	claims := jwt.MapClaims{}
 	_, err := v.parser.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) { return v.keysFor(t, keys) })
 	if err != nil {
@@ -264,17 +207,12 @@ func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
 			return nil, forbidden
 		}
 	}
-	expires, err := claims.GetExpirationTime()
-	if err != nil || expires == nil {
-		return nil, malformed
-	}
-	good := &verified{keys: keys, until: expires.Add(v.config.Leeway.D())}
 	for i, header := range v.tell {
 		if value := headerValue(find(claims, v.config.Forward[header])); value != "" {
-			good.forward = append(good.forward, forwarded{v.strip[i], []string{value}})
+			forward = append(forward, forwarded{v.strip[i], []string{value}})
 		}
 	}
-	return good, passed
+	return forward, passed
 }
 
 // whole is whether a token's claims are one JSON value and nothing behind it: the library reads the first value only,

@@ -2,7 +2,6 @@ package jwt
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -174,7 +173,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("admin: got %d %v", w.Code, w.Header())
 		}
 	}
-	for result, want := range map[outcome]float64{expired: 2, forbidden: 2, passed: 1, remembered: 2} {
+	for result, want := range map[outcome]float64{expired: 2, forbidden: 2, passed: 3} {
 		if got := testutil.ToFloat64(v.metrics.checks[result]); got != want {
 			t.Errorf("%v counted %v times, want %v", result, got, want)
 		}
@@ -293,7 +292,7 @@ func TestRotation(t *testing.T) {
 	if refused.Load() != 0 {
 		t.Errorf("%d of %d were refused", refused.Load(), asked.Load())
 	}
-	// A key that is taken off the list is refused as soon as the list is read, remembered tokens too.
+	// A key that is taken off the list is refused as soon as the list is read.
 	gone := sign(t, old, goodClaims(i), nil)
 	if got := ask(h, bearing(gone)).Code; got != http.StatusOK {
 		t.Errorf("got %d", got)
@@ -463,25 +462,6 @@ func TestWriterIsPassedOn(t *testing.T) {
 		t.Errorf("got %v, %v", answer, err)
 	}
 	answer.Body.Close()
-}
-
-func TestRememberedTokensAreBounded(t *testing.T) {
-	v, err := New(Config{Issuer: "https://i", Audience: []string{"*"}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := &keySet{}
-	for n := range 3 * maxSeen {
-		v.remember(sha256.Sum256(fmt.Append(nil, n)), &verified{keys: keys, until: time.Now().Add(time.Hour)})
-	}
-	if len(v.seen) != maxSeen {
-		t.Errorf("%d are remembered", len(v.seen))
-	}
-	sum := sha256.Sum256([]byte("stale"))
-	v.remember(sum, &verified{keys: keys, until: time.Now().Add(-time.Second)})
-	if v.recall(sum, keys) != nil {
-		t.Error("an expired token is remembered")
-	}
 }
 
 func TestValidate(t *testing.T) {
