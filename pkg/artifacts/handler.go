@@ -199,7 +199,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &counter{ResponseWriter: w}
 	start := time.Now()
 	content := &diskFile{File: f.File, disk: h.disk, context: r.Context(), size: f.info.Size()}
-	http.ServeContent(out, boundRanges(r), name, f.info.ModTime(), content)
+	http.ServeContent(out, readRanges(r), name, f.info.ModTime(), content)
 	label := ""
 	if f.inManifest {
 		label = name // of the manifest's, so that the metric has a bound
