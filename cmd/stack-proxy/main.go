@@ -16,7 +16,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
-	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy"
 	"github.com/tinkerbell/stack/pkg/proxy/bounds"
@@ -80,7 +79,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Sink:         sink,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
-		Resolver:     &endpoint.Resolver{Logger: logger},
 		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
 		Addresses:    c.PublicAddresses,
 		Logger:       logger,

@@ -98,7 +98,7 @@ func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 }
 
 func samePool(a, b route.Route) bool {
-	return a.Protocol.Network() == b.Protocol.Network() && a.Balance == b.Balance && a.Health == b.Health &&
+	return a.Protocol.Network() == b.Protocol.Network() && a.Health == b.Health &&
 		reflect.DeepEqual(a.Backends, b.Backends)
 }
 

@@ -47,6 +47,9 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 
 // updatable reports whether an open front can take the settings of its route's next version.
 func updatable(old *running, next route.Route) bool {
+	if old.route.Web() && next.Web() {
+		return true // the socket stays, whichever routes share it
+	}
 	if old.route.Protocol != next.Protocol || old.route.Name != next.Name {
 		return false
 	}
@@ -185,9 +188,9 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) end
 		sources[i] = p.source(b)
 	}
 	return endpoint.Config{
-		Route:   r.Name,
-		Sources: sources,
-		Balance: endpoint.Balance(r.Balance),
+		Route:    r.Name,
+		Sources:  sources,
+		ByClient: r.Protocol.Network() == "udp", // its datagrams are to meet one endpoint
 		Health: endpoint.Health{
 			Check:     check(r.Health.Active, trust),
 			Interval:  r.Health.Active.Interval.D(),
@@ -221,9 +224,6 @@ func check(a route.Active, trust *certs.Trust) endpoint.Check {
 func (p *Proxy) source(b route.Backend) endpoint.Source {
 	if b.Service != nil {
 		return p.options.Kube.Service(b.Service.Namespace, b.Service.Name, b.Service.Port)
-	}
-	if b.SRV {
-		return p.options.Resolver.Service(b.Host)
 	}
 	if addr, err := netip.ParseAddr(b.Host); err == nil {
 		return endpoint.Fixed(netip.AddrPortFrom(addr, b.Port))

@@ -145,7 +145,7 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 			}
 		}
 		if i == 0 {
-			settings = s
+			settings, settings.Route = s, r.Name
 		} else {
 			settings.Sites = append(settings.Sites, web.Site{Route: r.Name, Settings: s})
 		}

@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -81,13 +80,9 @@ func nameServer(t *testing.T) (*names, *endpoint.Resolver) {
 		_ = server.Shutdown()
 		<-done
 	})
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return n, &endpoint.Resolver{
-		ResolvConf: conf, Hosts: filepath.Join(t.TempDir(), "none"), Port: conn.LocalAddr().(*net.UDPAddr).Port,
-	}
+	return n, &endpoint.Resolver{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
 }
 
 // The name server says nothing for longer than its answers live, while routes are reloaded and endpoints asked: no
@@ -100,9 +95,9 @@ func TestNameServerGone(t *testing.T) {
 	web, stream := free(t), free(t)
 	build := func(i int) route.Table {
 		w, s := row("web", route.HTTP, web, backend), row("stream", route.TCP, stream, backend)
-		// Another way of balancing is another pool.
-		w.Balance = []string{"round-robin", "least-connections"}[i%2]
-		s.Balance = w.Balance
+		// Another health check is another pool.
+		w.Health.Active = route.Active{Type: "tcp", Interval: setting.Duration(time.Duration(1+i%2) * time.Minute)}
+		s.Health = w.Health
 		return table(w, s)
 	}
 	r := start(t, Options{Table: build(0), Resolver: resolver})

@@ -61,7 +61,7 @@ func backendAt(addr net.Addr) route.Backend {
 
 func row(name string, p route.Protocol, l route.Listen, backends ...route.Backend) route.Route {
 	return route.Route{
-		Name: name, Protocol: p, Listen: []route.Listen{l}, Backends: backends, Balance: "round-robin",
+		Name: name, Protocol: p, Listen: []route.Listen{l}, Backends: backends,
 		Timeouts: route.Timeouts{Drain: setting.Duration(5 * time.Second)},
 	}
 }

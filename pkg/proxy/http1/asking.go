@@ -159,14 +159,15 @@ func (c *Conn) keepOrClose() {
 	if keep {
 		u.pool.put(u)
 	} else {
-		u.close()
+		u.socket.close(c.engine.loop)
 	}
 }
 
-// hangUp closes the endpoint's connection, if there is one.
+// hangUp closes the endpoint's connection, if there is one. It does not reset it: the endpoint may not have read all of
+// the request yet.
 func (c *Conn) hangUp() {
 	if c.upstream != nil {
-		c.upstream.close()
+		c.upstream.socket.close(c.engine.loop)
 		c.upstream = nil
 	}
 }

@@ -34,9 +34,7 @@ func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 	u.mu.Unlock()
 	for _, p := range pools {
 		p.engine.loop.Do(func() { // where the loop has ended, Close will close them
-			for _, c := range p.idle.RemoveAll(endpoint) {
-				c.close()
-			}
+			p.drop(endpoint)
 		})
 	}
 }
@@ -122,6 +120,13 @@ func (p *upstreamPool) take(key idle.Key) *upstream {
 	}
 }
 
+// drop closes the idle connections to an endpoint.
+func (p *upstreamPool) drop(endpoint netip.AddrPort) {
+	for _, c := range p.idle.RemoveAll(endpoint) {
+		c.close()
+	}
+}
+
 // wants reports whether to keep the connection of a request. A POST's connection to an endpoint that may close idle
 // ones is kept only in a spare place, since only safe requests may go on it.
 func (p *upstreamPool) wants(u *upstream, x *Exchange) bool {
@@ -167,6 +172,10 @@ func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 	if err = sock.SetUpstream(fd); err == nil {
 		u.connecting, err = sock.Connect(fd, addr)
 	}
+	if sock.NoLocalPort(err) && p.idle.Len() > 0 { // idle connections hold some
+		p.drop(addr)
+		u.connecting, err = sock.Connect(fd, addr)
+	}
 	switch {
 	case err != nil:
 	case u.connecting:
@@ -184,7 +193,12 @@ func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 // closedIdle notes that an idle connection to the endpoint did not last.
 func (u *upstream) closedIdle() { delete(u.pool.holds, u.Key().Endpoint()) }
 
-func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
+// close resets an idle connection, on which nothing is under way: closed otherwise, it would hold its local port for a
+// minute more (TIME-WAIT, RFC 9293 section 3.6.1).
+func (u *upstream) close() {
+	sock.ResetOnClose(u.fd)
+	u.socket.close(u.pool.engine.loop)
+}
 
 // Ready implements loop.Watcher.
 func (u *upstream) Ready(e loop.Events) {

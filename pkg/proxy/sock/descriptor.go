@@ -157,6 +157,9 @@ func ResetOnClose(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
+// NoLocalPort reports whether this host has no port left, or no address at all, towards an address: connect(2).
+func NoLocalPort(err error) bool { return errors.Is(err, syscall.EADDRNOTAVAIL) }
+
 // Reset closes a connection so that the other end learns that the stream is torn.
 func Reset(fd int) {
 	ResetOnClose(fd)
@@ -188,8 +191,8 @@ func Disconnect(c syscall.Conn) {
 	})
 }
 
-// Exhausted reports whether this host lacks what a socket takes: descriptors or memory.
+// Exhausted reports whether this host lacks what a socket takes: descriptors, memory, or a local port.
 func Exhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+	return NoLocalPort(err) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }

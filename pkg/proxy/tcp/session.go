@@ -155,7 +155,9 @@ func (s *session) failed(err error) {
 	s.front.metrics.dials.WithLabelValues(dialReason(err)).Inc()
 	s.server.close(true)
 	how := endpoint.Unseen
-	if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
+	if sock.NoLocalPort(err) {
+		how = endpoint.Unreached
+	} else if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
 		how = endpoint.NotItsFault
 	}
 	s.attempts.Done(how, fmt.Errorf("failed to connect to %s: %w", s.endpoint.Addr, err))
@@ -364,7 +366,7 @@ func dialReason(err error) string {
 		return "unreachable"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "reset"
-	case errors.Is(err, syscall.EADDRNOTAVAIL), sock.Exhausted(err):
+	case sock.Exhausted(err):
 		return "resources"
 	case errors.Is(err, errTLS):
 		return "tls"

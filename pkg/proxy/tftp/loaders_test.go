@@ -235,7 +235,7 @@ func TestLoadersAreNotKeptForTransparentRoutes(t *testing.T) {
 	h := &handler{
 		config: Config{Transparent: true}, loaders: loader.New(loader.Config{At: ":1/"}), meters: (*Metrics)(nil).of(""),
 	}
-	if got := h.loader(netip.MustParseAddr("192.0.2.1"), "ipxe.efi", time.Now()); got != nil {
+	if got := h.loader("ipxe.efi", time.Now()); got != nil {
 		t.Errorf("got %s", got)
 	}
 	if got := counter(h.meters.loaders[loader.Checking]); got != 0 {

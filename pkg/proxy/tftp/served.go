@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -69,7 +68,7 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 	if r.op != opRead || !octet {
 		return datagram.NotDropped, false
 	}
-	if kept := h.loader(client, record.Text(r.file), w.Now()); kept != nil {
+	if kept := h.loader(record.Text(r.file), w.Now()); kept != nil {
 		return h.serveFile(w, d, r, kept), true
 	}
 	return datagram.NotDropped, false
@@ -77,12 +76,12 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 
 // loader finds a loader that is kept in memory; nil where the endpoint has to be asked. While boot files are not there
 // yet, one of them may have the name.
-func (h *handler) loader(client netip.Addr, asked string, now time.Time) *loader.Loader {
+func (h *handler) loader(asked string, now time.Time) *loader.Loader {
 	name, ok := bootfile.LoaderName(asked)
 	if !ok || h.config.Transparent || !h.loaders.On() || !h.files.Ready() {
 		return nil
 	}
-	kept, answer := h.loaders.Find(client, name, now)
+	kept, answer := h.loaders.Find(name, now)
 	h.meters.loaders[answer].Inc()
 	return kept
 }

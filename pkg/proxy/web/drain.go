@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
@@ -17,18 +18,31 @@ const (
 )
 
 // shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
-// deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
+// deadline, which there is from the beginning where limited is true, and else as soon as hurry is. For HTTP/1.1,
+// http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
 //
 // As long as hurry is false, idle connections may stay for one more request, which is answered with "Connection:
 // close": a client could be sending it just now, and not every request may be sent twice.
-func (f *Front) shut(g *generation, hurry func() bool) {
+func (f *Front) shut(g *generation, hurry func() bool, limited bool) {
 	g.server.retired.Store(true)
 	begun := time.Now()
 	if left := f.connections.active(g.server); left > 0 {
 		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
+	watching.Go(func() {
+		for !limited && !hurry() && ctx.Err() == nil {
+			time.Sleep(patientPoll)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(g.settings.Drain):
+			cancel()
+		}
+	})
 	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
 	if withGoAway {
 		// It drops the requests that are being read. A client that has just connected would not ask again.

@@ -50,6 +50,8 @@ type Config struct {
 
 // Settings are what later requests and connections are handled by.
 type Settings struct {
+	// Route names the first of the routes that share the socket, where it is another than [Config.Route].
+	Route string
 	// Pool is the backend, unless Handler answers.
 	Pool *endpoint.Pool
 	// Handler answers instead of a backend. Ready tells whether it can; nil means always.
@@ -231,7 +233,8 @@ func (f *Front) Handler(route string) (http.Handler, func() error) {
 }
 
 // Update sets what later requests are handled by. The socket stays, and requests under way keep their settings.
-// Connections stay, unless the change concerns the reading of requests: then each is closed after its next answer.
+// Connections stay, unless the change concerns the reading of requests: then each is closed after its next answer,
+// however long that takes; or TLS begins or ends on the socket: then all have ended at the drain's deadline.
 func (f *Front) Update(s Settings) {
 	s.setDefaults()
 	f.mu.Lock()
@@ -248,7 +251,7 @@ func (f *Front) Update(s Settings) {
 	}
 	if f.serving != nil && next.server != old.server {
 		f.serving(next.server)
-		f.servers.Go(func() { f.shut(old, f.ending.Load) })
+		f.servers.Go(func() { f.shut(old, f.ending.Load, endsAll(&old.settings, &s)) })
 	}
 }
 
@@ -322,7 +325,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.mu.Unlock()
 	f.connections.socket.Close()
 	f.ending.Store(true)
-	f.shut(f.current.Load(), func() bool { return true })
+	f.shut(f.current.Load(), func() bool { return true }, true)
 	for _, in := range f.loops {
 		in.engine.Wait()
 	}

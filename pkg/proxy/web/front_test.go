@@ -569,3 +569,55 @@ func TestFilesKeepReadFrom(t *testing.T) {
 		t.Errorf("counted %v bytes out", n)
 	}
 }
+
+// A client sends before it has the answer to its Upgrade: all of it arrives, in order (RFC 9110 section 7.8).
+func TestBytesBeforeTheSwitchArrive(t *testing.T) {
+	const head = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+	endpoint, stop := rawEndpoint(t, func(conn net.Conn) {
+		defer conn.Close()
+		r := bufio.NewReader(conn)
+		if _, err := http.ReadRequest(r); err != nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"))
+		_, _ = io.Copy(conn, r)
+	})
+	defer stop()
+	r := start(t, Settings{Pool: pool(endpoint)})
+	for name, parts := range map[string][]string{
+		"in the request's segment": {head + "first second"},
+		"soon after it":            {head, "first ", "second"},
+		"both":                     {head + "fi", "rst second"},
+		"more than a buffer":       {head + strings.Repeat("x", 10_000), strings.Repeat("y", 10_000)},
+		"behind the switch":        {head, "", "first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			want := strings.TrimPrefix(strings.Join(parts, ""), head)
+			for _, part := range parts {
+				if _, err := io.WriteString(conn, part); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Millisecond)
+				if part == "" {
+					time.Sleep(200 * time.Millisecond)
+				}
+			}
+			answers := bufio.NewReader(conn)
+			answer, err := http.ReadResponse(answers, nil)
+			if err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatalf("got %v, %v", answer, err)
+			}
+			got := make([]byte, len(want))
+			if n, err := io.ReadFull(answers, got); err != nil || string(got) != want {
+				t.Errorf("got %d bytes of %d, %v", n, len(want), err)
+			}
+		})
+	}
+}

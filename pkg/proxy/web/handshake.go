@@ -41,7 +41,8 @@ func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
 // mistaken records a connection whose TLS one of the two sides does not take.
 func (f *Front) mistaken(client netip.Addr, reason, why string) {
 	f.config.Sink.Record(record.Exchange{
-		Kind: record.Stream, Outcome: record.Refused, Route: f.config.Route, Port: f.Addr().Port(), Client: client,
+		Kind: record.Stream, Outcome: record.Refused, Route: f.current.Load().sites[0].route,
+		Port: f.Addr().Port(), Client: client,
 		Begin: time.Now(), Reason: reason, Message: why,
 	})
 }

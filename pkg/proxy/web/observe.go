@@ -2,6 +2,7 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"io"
@@ -166,10 +167,42 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		r.charged.conn.switched.Store(true)
 	}
 	c, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
-	if err == nil && r.code == 0 {
+	if err != nil {
+		return c, buffered, err
+	}
+	if r.code == 0 {
 		r.code = http.StatusSwitchingProtocols
 	}
-	return c, buffered, err
+	// A client may send before it has the answer (RFC 9110 section 7.8). httputil reads the connection alone.
+	if n := buffered.Reader.Buffered(); n > 0 {
+		early, _ := buffered.Reader.Peek(n)
+		c = &earlyConn{Conn: c, early: bytes.Clone(early)}
+	}
+	return c, buffered, nil
+}
+
+// earlyConn is a connection of which some bytes have been read.
+type earlyConn struct {
+	net.Conn
+	early []byte
+}
+
+// Read implements net.Conn.
+func (c *earlyConn) Read(b []byte) (int, error) {
+	if len(c.early) == 0 {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.early)
+	c.early = c.early[n:]
+	return n, nil
+}
+
+// CloseWrite ends our side of the stream.
+func (c *earlyConn) CloseWrite() error {
+	if half, ok := c.Conn.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // WriteHeader implements http.ResponseWriter.

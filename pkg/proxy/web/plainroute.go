@@ -140,10 +140,13 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	if dialing {
 		operation, how = "dial", endpoint.Unseen // another endpoint may be tried
 	}
-	if sock.Exhausted(err) {
+	if sock.NoLocalPort(err) {
+		how = endpoint.Unreached
+	} else if sock.Exhausted(err) {
 		how = endpoint.NotItsFault
-	} else {
-		p.proxy.transport.drop(c.request.to)
+	}
+	if how != endpoint.NotItsFault {
+		p.proxy.transport.drop(c.request.to) // each may be broken, or has a local port
 	}
 	// As package net has it:
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {

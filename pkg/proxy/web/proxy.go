@@ -266,6 +266,8 @@ func failureOf(err error) (code int, reason string) {
 		return http.StatusGatewayTimeout, boot.ReasonTimeout
 	case errors.Is(err, endpoint.ErrNone):
 		return http.StatusServiceUnavailable, "no_endpoint"
+	case sock.Exhausted(err):
+		return http.StatusServiceUnavailable, "resources"
 	default:
 		return http.StatusBadGateway, "error"
 	}
@@ -298,6 +300,8 @@ func explain(code int, reason string) string {
 		return "the backend refused the connection"
 	case boot.ReasonTimeout:
 		return "the backend did not answer in time"
+	case "resources":
+		return "stack-proxy has no descriptor, memory or local port left for a connection to the backend"
 	case "no_endpoint":
 		return "the backend's name resolves to nothing (yet)"
 	default:

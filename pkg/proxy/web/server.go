@@ -48,6 +48,10 @@ func sameServer(a, b *Settings) bool {
 		a.Header == b.Header && a.Idle == b.Idle && a.MaxHeader == b.MaxHeader
 }
 
+// endsAll reports whether connections that were opened by the former settings may not go on for as long as they like:
+// TLS begins or ends on the socket.
+func endsAll(old, next *Settings) bool { return (old.TLS == nil) != (next.TLS == nil) }
+
 func (f *Front) newServer(s Settings) *server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))

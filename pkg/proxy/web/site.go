@@ -45,7 +45,11 @@ type site struct {
 
 // newSites makes the parts of a generation; the first is the front's own route.
 func (f *Front) newSites(s *Settings, old *generation) []*site {
-	made := []*site{f.newSite(f.config.Route, s, f.metrics, old)}
+	first, metrics := f.config.Route, f.metrics
+	if s.Route != "" && s.Route != first {
+		first, metrics = s.Route, f.config.Metrics.route(s.Route)
+	}
+	made := []*site{f.newSite(first, s, metrics, old)}
 	for i := range s.Sites {
 		one := &s.Sites[i]
 		made = append(made, f.newSite(one.Route, &one.Settings, f.config.Metrics.route(one.Route), old))

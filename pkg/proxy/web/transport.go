@@ -179,10 +179,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if fault := clientFault(r, trip.body); fault != nil {
 			return endpoint.NotItsFault, fault
 		}
-		if sock.Exhausted(err) || trip.body.partial() || wasCancelled(err) {
+		noPort := sock.NoLocalPort(err)
+		if !noPort && (sock.Exhausted(err) || trip.body.partial() || wasCancelled(err)) {
 			return endpoint.NotItsFault, err
 		}
-		t.drop(e.Addr)
+		t.drop(e.Addr) // each may be broken, or has a local port
+		if noPort {
+			return endpoint.Unreached, err
+		}
 		if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 			return endpoint.Unseen, err
 		}

@@ -334,7 +334,7 @@ func TestExhausted(t *testing.T) {
 		}
 		one := r.current.Load().sites[0].proxy
 		one.transport.idle.dial, one.transport.standard.DialContext = fail, fail
-		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
+		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}
 		for _, s := range p.Status() {

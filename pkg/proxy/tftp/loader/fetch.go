@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/doctor/tftp"
+	"github.com/tinkerbell/stack/pkg/tftp"
 )
 
 const (
@@ -27,31 +26,9 @@ const (
 	picks = 8
 )
 
-// askers are names as two machines have them, of which none can exist: a server that makes a file for each machine, or
-// for each trace, gives them two.
-var askers = []string{
-	"02:00:00:00:00:01/%s",
-	"02:00:00:00:00:02/%s-00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-}
-
-// finding is what a comparison finds.
-type finding uint8
-
-const (
-	alike   finding = iota // one content, by HTTP and by TFTP
-	unlike                 // more than one
-	missing                // no such file
-	silent                 // no answer, or one that is not to be had again at once
-)
-
-// answer is why a loader is not served, of which a comparison has found that.
-func (f finding) answer() Answer {
-	return [...]Answer{alike: Memory, unlike: Differs, missing: Absent, silent: Unreachable}[f]
-}
-
 var (
 	errMissing = errors.New("no such file")
-	errUnlike  = errors.New("the server gives different files of the name")
+	errUnlike  = errors.New("endpoints give different files of the name")
 )
 
 // fetcher asks the endpoints of a route.
@@ -59,60 +36,35 @@ type fetcher struct {
 	pick func(client netip.Addr) (netip.AddrPort, error)
 }
 
-// fetch reads a loader from all endpoints by HTTP. What is not known already is compared with what they give by TFTP;
-// that is asked as well where HTTP has none.
-func (f fetcher) fetch(ctx context.Context, at, name string, known *Loader) (*Loader, finding, error) {
+// fetch reads a loader from all endpoints by HTTP, or says that they have what is known; where HTTP does not give it,
+// from one of them by TFTP. The error wraps errMissing where the server has none, and errUnlike where endpoints
+// differ.
+func (f fetcher) fetch(ctx context.Context, at, name string, known *Loader) (*Loader, error) {
 	endpoints, err := f.endpoints()
 	if err != nil {
-		return nil, silent, err
+		return nil, err
 	}
 	var found *Loader
 	for _, endpoint := range endpoints {
-		data, err := readHTTP(ctx, endpoint.Addr(), at, name)
+		next, err := readHTTP(ctx, endpoint.Addr(), at, name, known)
 		switch {
-		case err != nil && known != nil:
-			return known.stillBy(ctx, endpoint, err)
-		case errors.Is(err, errMissing):
-			return nil, missing, err
+		case errors.Is(err, errMissing) && known == nil:
+			return nil, err
 		case err != nil:
-			return nil, silent, err
-		case found == nil:
-			found = newLoader(name, data)
-		case !bytes.Equal(found.data, data):
-			return nil, unlike, fmt.Errorf("%w: by HTTP", errUnlike)
+			data, failed := readTFTP(ctx, endpoint, name)
+			if failed != nil {
+				return nil, fmt.Errorf("%w (by HTTP: %v)", failed, err) //nolint:errorlint // what TFTP says counts
+			}
+			next = newLoader(name, data)
+		case found != nil && !found.same(next):
+			return nil, errUnlike
 		}
+		found = next
 	}
 	if found.same(known) {
-		return known, alike, nil
+		return known, nil
 	}
-	for i, asker := range askers {
-		endpoint := endpoints[i%len(endpoints)]
-		data, err := readTFTP(ctx, endpoint, fmt.Sprintf(asker, name))
-		switch {
-		case errors.Is(err, errMissing):
-			return nil, unlike, fmt.Errorf("%w: TFTP has none: %w", errUnlike, err)
-		case err != nil:
-			return nil, silent, err
-		case !bytes.Equal(found.data, data):
-			return nil, unlike, fmt.Errorf("%w: %d bytes by HTTP, %d by TFTP as %s",
-				errUnlike, len(found.data), len(data), asker)
-		}
-	}
-	return found, alike, nil
-}
-
-// stillBy finds out by TFTP about a loader that HTTP has failed to give.
-func (l *Loader) stillBy(ctx context.Context, endpoint netip.AddrPort, byHTTP error) (*Loader, finding, error) {
-	data, err := readTFTP(ctx, endpoint, l.name)
-	switch {
-	case errors.Is(err, errMissing):
-		return nil, missing, errors.Join(byHTTP, err)
-	case err != nil:
-		return nil, silent, errors.Join(byHTTP, err)
-	case !bytes.Equal(l.data, data):
-		return nil, unlike, byHTTP
-	}
-	return l, alike, nil
+	return found, nil
 }
 
 // endpoints are those that clients get.
@@ -136,8 +88,8 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// readHTTP reads a file by HTTP from an endpoint's address.
-func readHTTP(ctx context.Context, addr netip.Addr, at, name string) ([]byte, error) {
+// readHTTP reads a file by HTTP from an endpoint's address. It is what is known where the endpoint says so by its ETag.
+func readHTTP(ctx context.Context, addr netip.Addr, at, name string, known *Loader) (*Loader, error) {
 	ctx, cancel := context.WithTimeout(ctx, httpFor)
 	defer cancel()
 	port, below, _ := strings.Cut(strings.TrimPrefix(at, ":"), "/")
@@ -146,12 +98,17 @@ func readHTTP(ctx context.Context, addr netip.Addr, at, name string) ([]byte, er
 	if err != nil {
 		return nil, fmt.Errorf("failed to ask for loader: %w", err)
 	}
+	if known != nil && known.tag != "" {
+		request.Header.Set("If-None-Match", known.tag)
+	}
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("failed to get loader: %w", err)
 	}
 	defer answer.Body.Close()
 	switch {
+	case answer.StatusCode == http.StatusNotModified && known != nil:
+		return known, nil
 	case answer.StatusCode == http.StatusNotFound, answer.StatusCode == http.StatusGone:
 		return nil, fmt.Errorf("failed to get %s: %w: %s", u.String(), errMissing, answer.Status)
 	case answer.StatusCode != http.StatusOK:
@@ -166,7 +123,9 @@ func readHTTP(ctx context.Context, addr netip.Addr, at, name string) ([]byte, er
 	case len(data) == 0 || len(data) > mostSize:
 		return nil, fmt.Errorf("failed to read %s: it is empty, or has more than %d bytes", u.String(), mostSize)
 	}
-	return data, nil
+	found := newLoader(name, data)
+	found.tag = answer.Header.Get("Etag")
+	return found, nil
 }
 
 // readTFTP reads a file by TFTP, by a name as a machine has it.
@@ -180,7 +139,7 @@ func readTFTP(ctx context.Context, endpoint netip.AddrPort, name string) ([]byte
 	defer conn.Close()
 	got := tftp.Read(ctx, conn, endpoint, tftp.Ask{File: name, Block: 1428, Most: mostSize + 1}, tftpWait)
 	switch {
-	case got.Code >= 0:
+	case got.Code == 1: // RFC 1350 section 5: file not found
 		return nil, fmt.Errorf("failed to read %s by TFTP: %w: ERROR %d %s", name, errMissing, got.Code, got.Message)
 	case got.Err != nil:
 		return nil, fmt.Errorf("failed to read %s by TFTP: %w", name, got.Err)

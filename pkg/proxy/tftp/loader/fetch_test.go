@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 )
@@ -76,53 +76,40 @@ func TestFetch(t *testing.T) {
 		}
 	}
 	known := newLoader("a.efi", plain)
+	known.tag = `"1"`
 	for _, tt := range []struct {
 		name  string
 		http  http.HandlerFunc
 		tftp  func(name string) []byte
 		known *Loader
-		want  finding
+		want  []byte // nil: none
+		fault error  // that the error wraps
 	}{
-		{"K01: the same both ways", gives(plain), has(plain), nil, alike},
-		{"K02: not by HTTP", status(404), has(plain), nil, missing},
-		{"K02: a redirect, as to TLS", status(308), has(plain), nil, silent},
-		{"K03: another of the same length", gives(plain), has(other), nil, unlike},
-		{"K03: another length", gives(plain), has(plain[:600]), nil, unlike},
-		{"K03: not by TFTP", gives(plain), has(nil), nil, unlike},
-		{"K04: half of it", gives(plain[:1500]), has(plain), nil, unlike},
-		{"K04: a page", gives([]byte("<html>")), has(plain), nil, unlike},
-		{"K04: an error", status(500), has(plain), nil, silent},
-		{"K04: nothing", gives(nil), has(plain), nil, silent},
-		{"K05: another by HTTP, where one is known", gives(other), has(plain), known, unlike},
-		{"K06: changed", gives(other), has(other), known, alike},
-		{"K06: unchanged, and TFTP is not asked", gives(plain), func(string) []byte {
-			t.Error("asked by TFTP")
-			return nil
-		}, known, alike},
-		{"K09: HTTP away, TFTP the same", status(503), has(plain), known, alike},
-		{"K09: HTTP away, TFTP another", status(503), has(other), known, unlike},
-		{"K10: a file for each machine", gives(plain), func(name string) []byte {
-			if strings.HasPrefix(name, "02:00:00:00:00:02/") {
-				return other
-			}
-			return plain
-		}, nil, unlike},
-		{"K10: a file for each trace", gives(plain), func(name string) []byte {
-			if strings.Contains(name, "-00-") {
-				return other
-			}
-			return plain
-		}, nil, unlike},
-		{"K13: without end", func(w http.ResponseWriter, _ *http.Request) {
+		{"by HTTP", gives(plain), has(nil), nil, plain, nil},
+		{"by HTTP, another than is known", gives(other), has(plain), known, other, nil},
+		{"not by HTTP", status(404), has(plain), nil, nil, errMissing},
+		{"HTTP redirects, as to TLS", status(308), has(plain), nil, plain, nil},
+		{"HTTP fails, TFTP has another", status(503), has(other), known, other, nil},
+		{"HTTP gives nothing", gives(nil), has(plain), nil, plain, nil},
+		{"HTTP gives without end", func(w http.ResponseWriter, _ *http.Request) {
 			for range 2 * mostSize / len(plain) {
 				_, _ = w.Write(plain)
 			}
-		}, has(plain), nil, silent},
-		{"K13: longer than may be, it says", func(w http.ResponseWriter, _ *http.Request) {
+		}, has(plain), nil, plain, nil},
+		{"HTTP says that there is more than may be", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000000000000")
-		}, has(plain), nil, silent},
-		{"K14: withdrawn", status(404), has(nil), known, missing},
-		{"K14: withdrawn by HTTP alone", status(404), has(plain), known, alike},
+		}, has(plain), nil, plain, nil},
+		{"unchanged, by its ETag", func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("If-None-Match") != known.tag {
+				t.Errorf("asked with %q", r.Header.Get("If-None-Match"))
+			}
+			w.WriteHeader(http.StatusNotModified)
+		}, func(string) []byte {
+			t.Error("asked by TFTP")
+			return nil
+		}, known, plain, nil},
+		{"withdrawn", status(404), has(nil), known, nil, errMissing},
+		{"withdrawn by HTTP alone", status(404), has(plain), known, plain, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			web := httptest.NewServer(tt.http)
@@ -130,9 +117,9 @@ func TestFetch(t *testing.T) {
 			endpoint := tftpServer(t, tt.tftp)
 			_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
 			f := fetcher{func(netip.Addr) (netip.AddrPort, error) { return endpoint, nil }}
-			found, got, err := f.fetch(t.Context(), ":"+port+"/ipxe/", "a.efi", tt.known)
-			if got != tt.want || (err == nil) != (got == alike) || (found != nil) != (got == alike) {
-				t.Errorf("found %v, %d, %v; want %d", found, got, err, tt.want)
+			found, err := f.fetch(t.Context(), ":"+port+"/ipxe/", "a.efi", tt.known)
+			if (err == nil) != (tt.want != nil) || found != nil && !bytes.Equal(found.data, tt.want) || tt.fault != nil && !errors.Is(err, tt.fault) {
+				t.Errorf("found %v, %v", found, err)
 			}
 		})
 	}
@@ -165,15 +152,15 @@ func TestFetchAsksAllEndpoints(t *testing.T) {
 		}
 		return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), tftp.Port()), nil
 	}}
-	if _, got, err := f.fetch(t.Context(), ":"+port+"/", "a.efi", nil); got != unlike {
-		t.Errorf("two that differ: %d, %v", got, err)
+	if found, err := f.fetch(t.Context(), ":"+port+"/", "a.efi", nil); !errors.Is(err, errUnlike) {
+		t.Errorf("two that differ: %v, %v", found, err)
 	}
 	give = one
-	if _, got, err := f.fetch(t.Context(), ":"+port+"/", "a.efi", newLoader("a.efi", one)); got != alike {
-		t.Errorf("two that agree: %d, %v", got, err)
+	if found, err := f.fetch(t.Context(), ":"+port+"/", "a.efi", nil); err != nil || found.Size() != 3 {
+		t.Errorf("two that agree: %v, %v", found, err)
 	}
 	f = fetcher{func(netip.Addr) (netip.AddrPort, error) { return netip.AddrPort{}, fmt.Errorf("none") }}
-	if _, got, err := f.fetch(context.Background(), ":"+port+"/", "a.efi", nil); got != silent || err == nil {
-		t.Errorf("no endpoint: %d, %v", got, err)
+	if _, err := f.fetch(context.Background(), ":"+port+"/", "a.efi", nil); err == nil {
+		t.Error("found without an endpoint")
 	}
 }

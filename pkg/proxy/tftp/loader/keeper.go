@@ -2,6 +2,7 @@ package loader
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -12,30 +13,19 @@ import (
 )
 
 const (
-	// A loader is served for trustFor after it was compared with the server's, which a request has done again after
-	// checkEvery: nobody asks the server while no machine boots.
-	trustFor, checkEvery = time.Minute, 20 * time.Second
-	// checkSoon is the same for what is not served, and has been; absentFor for what the server does not have.
-	checkSoon, absentFor = 5 * time.Second, time.Minute
-	// chainFor is for how long a machine gets the loader with which it began: firmware asks for a file's size, makes
-	// room, and then asks for the file.
-	chainFor = time.Minute
-	// strikes is how many comparisons in a row have to fail before a loader is not served any more.
-	strikes = 2
+	// A request has a loader that is kept compared with the server's after checkEvery: nobody asks the server while no
+	// machine boots. checkSoon is the same after a failure, and absentFor for what the server does not have.
+	checkEvery, checkSoon, absentFor = 20 * time.Second, 5 * time.Second, time.Minute
 	// mostNames is how many names are known, and mostBytes how long all loaders may be together. A name that is not known
 	// is looked up each newEvery: machines can invent names.
 	mostNames = 64
 	mostBytes = 16 << 20
 	newEvery  = 100 * time.Millisecond
-	// afterFailures of a name that was never kept, it is looked up as seldom as one that is not there.
-	afterFailures = 4
 	// warmFor is for how long after the start, first after warmAfter and then each warmEvery, Smee's own names are looked
-	// up before machines ask: a rack that powers on would be over before they have been compared.
+	// up before machines ask: a rack that powers on would be over before they have been read.
 	warmFor, warmAfter, warmEvery = time.Minute, 200 * time.Millisecond, 2 * time.Second
 	// linesPerHour is how many lines of each message are logged.
 	linesPerHour = 16
-	// mostMachines is how many are remembered for chainFor.
-	mostMachines = 4096
 )
 
 // smees are the names that Smee has, of all releases. Any other name is kept as well, once a machine asks for it.
@@ -50,13 +40,13 @@ type Config struct {
 	// Logger may be nil.
 	Logger *slog.Logger
 
-	fetch func(ctx context.Context, at, name string, known *Loader) (*Loader, finding, error) // of tests
+	fetch func(ctx context.Context, at, name string, known *Loader) (*Loader, error) // of tests
 }
 
-// Keeper keeps loaders.
+// Keeper keeps loaders. What is kept is served at once, whatever the server does meanwhile.
 type Keeper struct {
 	log    *loglimit.Limiter
-	fetch  func(ctx context.Context, at, name string, known *Loader) (*Loader, finding, error)
+	fetch  func(ctx context.Context, at, name string, known *Loader) (*Loader, error)
 	wanted chan string
 
 	mu      sync.Mutex
@@ -64,31 +54,17 @@ type Keeper struct {
 	names   map[string]*entry
 	bytes   int64     // of the loaders that are kept
 	newName time.Time // when a name was taken that was not known
-	began   map[machine]beginning
 }
 
 // entry is what is known of a name.
 type entry struct {
-	name     string
-	loader   *Loader // of the last comparison that succeeded; nil is none
-	previous *Loader // of before, for the machines that began with it
-	answer   Answer
-	asked    bool // for by a machine
-	queued   bool
-	checked  time.Time
-	failed   int // comparisons, one after the other
-}
-
-// machine is a machine that has asked for a name.
-type machine struct {
-	client netip.Addr
-	name   string
-}
-
-// beginning is what it began with.
-type beginning struct {
-	loader *Loader
-	at     time.Time
+	name    string
+	loader  *Loader // nil is none
+	answer  Answer
+	asked   bool // for by a machine
+	queued  bool
+	failed  bool // the last comparison did
+	checked time.Time
 }
 
 // New makes a keeper, whose Run does the comparisons.
@@ -101,7 +77,7 @@ func New(c Config) *Keeper {
 	}
 	return &Keeper{
 		log: loglimit.New(c.Logger, linesPerHour, time.Hour), fetch: c.fetch, wanted: make(chan string, mostNames),
-		at: c.At, names: map[string]*entry{}, began: map[machine]beginning{},
+		at: c.At, names: map[string]*entry{},
 	}
 }
 
@@ -109,12 +85,10 @@ func New(c Config) *Keeper {
 func (k *Keeper) Set(at string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.at == at {
-		return
+	if k.at != at {
+		k.at, k.bytes = at, 0
+		clear(k.names)
 	}
-	k.at, k.bytes = at, 0
-	clear(k.names)
-	clear(k.began)
 }
 
 // On reports whether loaders are kept.
@@ -124,9 +98,9 @@ func (k *Keeper) On() bool {
 	return k.at != ""
 }
 
-// Find finds a loader for a client, or says why the server has to be asked. It does not wait, and does not keep the
-// name, which may be a view of a datagram.
-func (k *Keeper) Find(client netip.Addr, name string, now time.Time) (*Loader, Answer) {
+// Find finds a loader, or says why the server has to be asked. It does not wait, and does not keep the name, which may
+// be a view of a datagram.
+func (k *Keeper) Find(name string, now time.Time) (*Loader, Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.entry(name, now)
@@ -135,28 +109,19 @@ func (k *Keeper) Find(client netip.Addr, name string, now time.Time) (*Loader, A
 	}
 	e.asked = true
 	k.queue(e, now)
-	age := now.Sub(e.checked)
-	m := machine{client, e.name}
-	b, known := k.began[m]
-	if known = known && now.Sub(b.at) < chainFor && (b.loader == e.loader || b.loader == e.previous); known {
-		return b.loader, Memory
-	}
-	switch {
-	case e.answer != Memory:
-		return nil, e.answer
-	case age >= trustFor:
-		return nil, Checking
-	}
-	if len(k.began) >= mostMachines {
-		clear(k.began)
-	}
-	k.began[m] = beginning{e.loader, now}
-	return e.loader, Memory
+	return e.loader, e.answer
 }
 
 // queue has a name looked up if that is due. The caller has mu.
 func (k *Keeper) queue(e *entry, now time.Time) {
-	if now.Sub(e.checked) < e.pause() || e.queued {
+	pause := checkEvery
+	switch {
+	case e.answer == Absent:
+		pause = absentFor
+	case e.failed || e.loader == nil:
+		pause = checkSoon
+	}
+	if now.Sub(e.checked) < pause || e.queued {
 		return
 	}
 	select {
@@ -174,12 +139,10 @@ func (k *Keeper) warm(now time.Time) {
 		return
 	}
 	for _, name := range smees {
-		e := k.names[name]
-		if e == nil {
-			e = &entry{name: name, answer: Checking}
-			k.names[name] = e
+		if k.names[name] == nil {
+			k.names[name] = &entry{name: name, answer: Checking}
 		}
-		if e.loader == nil {
+		if e := k.names[name]; e.loader == nil {
 			k.queue(e, now)
 		}
 	}
@@ -190,10 +153,7 @@ func (k *Keeper) entry(name string, now time.Time) *entry {
 	if e := k.names[name]; e != nil {
 		return e
 	}
-	if now.Sub(k.newName) < newEvery {
-		return nil
-	}
-	if len(k.names) >= mostNames && !k.forgetOne(now) {
+	if now.Sub(k.newName) < newEvery || len(k.names) >= mostNames && !k.forgetOne(now) {
 		return nil
 	}
 	k.newName = now
@@ -213,33 +173,24 @@ func (k *Keeper) forgetOne(now time.Time) bool {
 	return false
 }
 
-// pause is after which time a name is looked up again.
-func (e *entry) pause() time.Duration {
-	switch {
-	case e.loader == nil && (e.answer == Absent || e.failed >= afterFailures):
-		return absentFor
-	case e.answer == Memory && e.failed == 0:
-		return checkEvery
-	}
-	return checkSoon
-}
-
-// Run compares what is asked for with the server's, one name after the other, until ctx is done.
+// Run compares what is asked for with the server's, all names side by side, until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
-	warming, until := time.NewTicker(warmAfter), time.Now().Add(warmFor)
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	warming := time.NewTimer(warmAfter)
 	defer warming.Stop()
+	until := time.Now().Add(warmFor)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-warming.C:
 			k.warm(now)
-			warming.Reset(warmEvery)
-			if now.After(until) {
-				warming.Stop()
+			if now.Before(until) {
+				warming.Reset(warmEvery)
 			}
 		case name := <-k.wanted:
-			k.check(ctx, name)
+			checks.Go(func() { k.check(ctx, name) })
 		}
 	}
 }
@@ -253,7 +204,7 @@ func (k *Keeper) check(ctx context.Context, name string) {
 	}
 	known := e.loader
 	k.mu.Unlock()
-	found, what, err := k.fetch(ctx, at, name, known)
+	found, err := k.fetch(ctx, at, name, known)
 	if ctx.Err() != nil {
 		return
 	}
@@ -263,72 +214,41 @@ func (k *Keeper) check(ctx context.Context, name string) {
 		return
 	}
 	before := e.answer
-	k.settle(e, found, what)
-	e.queued, e.checked = false, time.Now()
-	k.tell(e, before, what, err)
+	k.settle(e, found, err)
+	e.queued, e.failed, e.checked = false, err != nil, time.Now()
+	k.tell(e, known, before, err)
 }
 
 // settle takes what a comparison has found. The caller has mu.
-func (k *Keeper) settle(e *entry, found *Loader, what finding) {
-	if what == alike {
-		e.failed = 0
-		switch {
-		case found.same(e.loader):
-			e.answer = Memory
-		case k.bytes-e.loader.Size()+found.Size() > mostBytes:
-			k.forget(e)
-			e.answer = Full
-		case e.loader == nil:
-			k.bytes += found.Size()
-			e.loader, e.answer = found, Memory
-		default: // served when the next comparison finds it as well: two servers may take turns
-			k.bytes += found.Size() - e.loader.Size()
-			e.loader, e.previous, e.answer = found, e.loader, Changed
-			k.forgetBeginnings(e)
-		}
-		return
+func (k *Keeper) settle(e *entry, found *Loader, err error) {
+	gone := e.loader.Size()
+	switch {
+	case errors.Is(err, errMissing):
+		e.loader, e.answer = nil, Absent
+	case errors.Is(err, errUnlike):
+		e.loader, e.answer = nil, Differs
+	case err != nil && e.loader == nil:
+		e.answer = Unreachable
+	case err != nil: // what is kept is served on
+	case k.bytes-gone+found.Size() > mostBytes:
+		e.loader, e.answer = nil, Full
+	default:
+		e.loader, e.answer = found, Memory
 	}
-	e.failed++
-	if e.loader == nil {
-		e.answer = what.answer()
-		return
-	}
-	if what == silent || e.failed < strikes {
-		return
-	}
-	e.answer = what.answer()
-	if what == missing {
-		k.forget(e)
-	}
-}
-
-// forget gives a loader up. The caller has mu.
-func (k *Keeper) forget(e *entry) {
-	k.bytes -= e.loader.Size()
-	e.loader, e.previous = nil, nil
-	k.forgetBeginnings(e)
-}
-
-// forgetBeginnings forgets the machines that began with what is not kept any more. The caller has mu.
-func (k *Keeper) forgetBeginnings(e *entry) {
-	for m, b := range k.began {
-		if m.name == e.name && b.loader != e.loader && b.loader != e.previous {
-			delete(k.began, m)
-		}
-	}
+	k.bytes += e.loader.Size() - gone
 }
 
 // tell logs what has changed for those who ask for a name. The caller has mu.
-func (k *Keeper) tell(e *entry, before Answer, what finding, err error) {
+func (k *Keeper) tell(e *entry, known *Loader, before Answer, err error) {
 	switch {
-	case e.answer == Memory && what == silent:
+	case e.loader != nil && err != nil:
 		k.log.Warn("loader not compared", func() []any { return []any{"loader", e.loader.String(), "error", err} })
-	case e.answer == before, e.answer != Memory && !e.asked:
-	case e.answer == Memory:
+	case e.loader != nil && !e.loader.same(known):
 		k.log.LogAt(time.Now().UnixNano(), slog.LevelInfo, "loader kept", func() []any {
 			return []any{"loader", e.loader.String(), "bytes", e.loader.Size()}
 		})
-	case e.answer != Absent || before == Memory:
+	case e.answer == before || !e.asked || e.answer == Absent && before != Memory:
+	default:
 		k.log.Warn("loader not kept", func() []any {
 			return []any{"file", e.name, "reason", e.answer.String(), "error", err}
 		})

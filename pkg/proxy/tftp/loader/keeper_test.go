@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -22,33 +21,47 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // server is what comparisons find.
 type server struct {
 	mu      sync.Mutex
-	content string // "" is what failing says
-	failing finding
+	content string // "" is failing
+	failing error
+	takes   time.Duration
 	asked   int
 }
 
-func (s *server) fetch(_ context.Context, _, name string, _ *Loader) (*Loader, finding, error) {
+func (s *server) fetch(ctx context.Context, _, name string, known *Loader) (*Loader, error) {
+	s.mu.Lock()
+	takes := s.takes
+	s.asked++
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(takes):
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
-	if s.content == "" {
-		return nil, s.failing, errors.New("scripted")
+	found := newLoader(name, []byte(s.content))
+	switch {
+	case s.content == "":
+		return nil, s.failing
+	case found.same(known):
+		return known, nil
 	}
-	return newLoader(name, []byte(s.content)), alike, nil
+	return found, nil
 }
 
-// says makes comparisons find this: "-" no file, "!" no answer, "?" more than one content.
+// says makes comparisons find this: "-" no file, "!" no answer, "?" more than one content, "~" no answer for long.
 func (s *server) says(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.content = what
+	s.content, s.takes = what, 0
 	switch what {
 	case "-":
-		s.content, s.failing = "", missing
+		s.content, s.failing = "", errMissing
 	case "!":
-		s.content, s.failing = "", silent
+		s.content, s.failing = "", errors.New("scripted")
 	case "?":
-		s.content, s.failing = "", unlike
+		s.content, s.failing = "", errUnlike
+	case "~":
+		s.content, s.failing, s.takes = "", errors.New("scripted"), 40*time.Second
 	}
 }
 
@@ -62,20 +75,17 @@ func (s *server) questions() int {
 // the request before, and what the machine gets: a content, or an answer.
 func TestPlays(t *testing.T) {
 	for _, tt := range []struct{ name, play string }{
-		{"K01: passed on until it was compared", "A+0=checking A+1=A A+1=A"},
-		{"K02: never to be had", "!+0=checking !+6=unreachable !+6=unreachable"},
-		{"K03: two contents", "?+0=checking ?+6=differs ?+6=differs"},
-		{"K04: wrong once, before", "?+0=checking A+6=differs A+1=A"},
-		{"K05: wrong once, after", "A+0=checking A+1=A ?+25=A A+1=A A+6=A A+25=A"},
-		{"K05: wrong again and again", "A+0=checking A+1=A ?+25=A ?+6=A ?+1=differs ?+6=differs A+6=differs A+1=A"},
-		{"K06: changed", "A+0=checking A+1=A B+25=A B+1=changed B+6=changed B+1=B"},
-		{"K06: changed while no machine boots", "A+0=checking A+1=A B+3600=checking B+1=changed B+6=changed B+1=B"},
-		{"K07: two servers take turns", "A+0=checking B+25=A B+1=changed A+6=changed A+1=changed B+6=changed B+1=changed"},
-		{"K09: away", "A+0=checking A+1=A !+25=A !+50=A !+3600=checking !+1=A"},
-		{"K09: away, and back with another", "A+0=checking A+1=A !+3600=checking !+6=A B+10=A B+1=changed B+6=changed B+1=B"},
-		{"K12: not there", "-+0=checking -+1=absent A+50=absent A+11=absent A+1=A"},
-		{"K14: not there once", "A+0=checking A+1=A -+25=A A+6=A A+1=A"},
-		{"K14: withdrawn", "A+0=checking A+1=A -+25=A -+6=A -+1=absent"},
+		{"passed on until it was read", "A+0=checking A+1=A A+1=A"},
+		{"never to be had", "!+0=checking !+6=unreachable !+6=unreachable"},
+		{"two contents", "?+0=checking ?+6=differs ?+6=differs A+6=differs A+1=A"},
+		{"two contents, where one was kept", "A+0=checking A+1=A ?+25=A ?+1=differs A+6=differs A+1=A"},
+		{"changed", "A+0=checking A+1=A B+25=A B+1=B"},
+		{"changed while no machine boots", "A+0=checking A+1=A B+3600=A B+1=B"},
+		{"away, at any age", "A+0=checking A+1=A !+25=A !+50=A !+3600=A !+86400=A"},
+		{"slow, at any age", "A+0=checking A+1=A ~+25=A ~+1=A ~+60=A ~+3600=A ~+1=A"},
+		{"away, and back with another", "A+0=checking A+1=A !+3600=A !+6=A B+10=A B+1=B"},
+		{"not there", "-+0=checking -+1=absent A+50=absent A+11=absent A+1=A"},
+		{"withdrawn", "A+0=checking A+1=A -+25=A -+1=absent"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -92,24 +102,44 @@ func TestPlays(t *testing.T) {
 						t.Fatal(err)
 					}
 					time.Sleep(after)
-					machine := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-					if got := k.what(machine, "x.efi"); got != want {
+					if got := k.what("x.efi"); got != want {
 						t.Fatalf("%d %s: got %s", i, word, got)
 					}
 					synctest.Wait()
 				}
 				stop()
-				synctest.Wait()
 			})
 		})
 	}
 }
 
+// Names are compared side by side: one whose server hangs keeps no other waiting.
+func TestNamesAreComparedSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{content: "A", takes: 10 * time.Second}
+		k := New(Config{At: ":1/", fetch: s.fetch})
+		ctx, stop := context.WithCancel(context.Background())
+		go k.Run(ctx)
+		names := []string{"a.efi", "b.efi", "c.efi", "d.efi"}
+		for _, name := range names {
+			k.what(name)
+			time.Sleep(newEvery)
+		}
+		time.Sleep(10 * time.Second)
+		for _, name := range names {
+			if got := k.what(name); got != "A" {
+				t.Errorf("%s: got %s", name, got)
+			}
+		}
+		stop()
+	})
+}
+
 // what is what a machine gets: a content, or an answer. The name is overwritten afterwards, as that of a datagram.
-func (k *Keeper) what(machine netip.Addr, name string) string {
+func (k *Keeper) what(name string) string {
 	view := []byte(name)
 	defer clear(view)
-	found, answer := k.Find(machine, unsafe.String(unsafe.SliceData(view), len(view)), time.Now())
+	found, answer := k.Find(unsafe.String(unsafe.SliceData(view), len(view)), time.Now())
 	if found == nil {
 		return answer.String()
 	}
@@ -120,51 +150,12 @@ func (k *Keeper) what(machine netip.Addr, name string) string {
 	return string(b)
 }
 
-// K08: a machine that has asked for the size of one gets that one, and only for a minute.
-func TestMachineGetsWhatItBeganWith(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{content: "A"}
-		k := New(Config{At: ":1/", fetch: s.fetch})
-		ctx, stop := context.WithCancel(context.Background())
-		go k.Run(ctx)
-		first, second := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::2")
-		want := func(machine netip.Addr, want string) {
-			t.Helper()
-			if got := k.what(machine, "f.efi"); got != want {
-				t.Errorf("%s got %s, want %s", machine, got, want)
-			}
-			synctest.Wait()
-		}
-		want(first, "checking")
-		want(first, "A")
-		s.says("B")
-		time.Sleep(checkEvery)
-		want(first, "A")
-		want(first, "A")
-		want(second, "changed")
-		time.Sleep(checkSoon)
-		want(second, "changed")
-		want(second, "B")
-		want(first, "A")
-		time.Sleep(chainFor - checkEvery - checkSoon)
-		want(first, "B")
-		s.says("-")
-		time.Sleep(checkEvery)
-		want(first, "B")
-		time.Sleep(checkSoon)
-		want(first, "B")
-		want(first, "absent") // the server's decision counts
-		stop()
-		synctest.Wait()
-	})
-}
-
 // Smee's names are there before the first machine asks, and are not asked for again until one does.
 func TestSmeesNamesAreWarm(t *testing.T) {
 	for _, tt := range []struct {
 		says, want string
 		asked      int
-	}{{"A", "A", len(smees) + 1}, {"-", "absent", 2 * len(smees)}, {"!", "unreachable", 6 * len(smees)}} {
+	}{{"A", "A", len(smees) + 1}, {"-", "absent", 2 * len(smees)}, {"!", "unreachable", 14 * len(smees)}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &server{}
 			s.says(tt.says)
@@ -173,7 +164,7 @@ func TestSmeesNamesAreWarm(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			go k.Run(ctx)
 			time.Sleep(warmFor / 2)
-			if got := k.what(netip.MustParseAddr("192.0.2.1"), smees[0]); got != tt.want {
+			if got := k.what(smees[0]); got != tt.want {
 				t.Errorf("%s: got %s", tt.says, got)
 			}
 			time.Sleep(time.Hour)
@@ -198,9 +189,8 @@ func TestNamesAreBounded(t *testing.T) {
 		k := New(Config{At: ":1/", fetch: s.fetch})
 		ctx, stop := context.WithCancel(context.Background())
 		go k.Run(ctx)
-		machine := netip.MustParseAddr("192.0.2.1")
 		for i := range 10_000 {
-			k.what(machine, fmt.Sprintf("%d.efi", i))
+			k.what(fmt.Sprintf("%d.efi", i))
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
@@ -214,9 +204,9 @@ func TestNamesAreBounded(t *testing.T) {
 		for i, want := range []string{"kept", "kept", "full"} {
 			time.Sleep(newEvery)
 			name := fmt.Sprintf("large%d.efi", i)
-			k.what(machine, name)
+			k.what(name)
 			synctest.Wait()
-			got := k.what(machine, name)
+			got := k.what(name)
 			if len(got) == 6<<20 {
 				got = "kept"
 			}
@@ -236,15 +226,14 @@ func TestOff(t *testing.T) {
 		k := New(Config{At: ":1/", fetch: s.fetch})
 		ctx, stop := context.WithCancel(context.Background())
 		go k.Run(ctx)
-		machine := netip.MustParseAddr("192.0.2.1")
-		k.what(machine, "a.efi")
+		k.what("a.efi")
 		synctest.Wait()
-		held, _ := k.Find(machine, "a.efi", time.Now())
+		held, _ := k.Find("a.efi", time.Now())
 		if k.Set(""); k.On() {
 			t.Error("on")
 		}
-		if len(k.names)+len(k.began) > 0 || k.bytes != 0 {
-			t.Errorf("%d names, %d machines, %d bytes", len(k.names), len(k.began), k.bytes)
+		if len(k.names) > 0 || k.bytes != 0 {
+			t.Errorf("%d names, %d bytes", len(k.names), k.bytes)
 		}
 		if b := make([]byte, 1); held.Read(b, 0) != nil || b[0] != 'A' {
 			t.Error("what is being served has gone")

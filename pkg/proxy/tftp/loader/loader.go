@@ -1,5 +1,5 @@
 // Package loader keeps the loaders that a server gives to all machines alike, so that they are served from memory: as
-// the server has them by HTTP, if it gives the same by TFTP. docs/design/boot-files.md has the decisions.
+// the server has them by HTTP, or by TFTP. docs/design/boot-files.md has the decisions.
 package loader
 
 import (
@@ -14,6 +14,7 @@ type Loader struct {
 	name   string
 	data   []byte
 	digest [sha256.Size]byte
+	tag    string // the server's ETag; empty: none
 }
 
 func newLoader(name string, data []byte) *Loader {
