@@ -29,7 +29,7 @@ bench-edge: FLAGS = -proxy $(BIN)/stack-proxy -tokens $(BIN)/jwt.test -out $(ROW
 jwt-test:
 	go test -c -trimpath -o $(BIN)/jwt.test ./pkg/edge/jwt
 
-bench-failover: ## how long an address is away when its node goes, what chaos does to it, and keepalived beside it: REPEATS=20, an hour and a half; FAILOVER="-cases drain,killed -short", "-addresses 100 -cases leave", "-key -cases chaos" or "-cases steady -steady 1h"; needs root and the binaries of e2e-kube
+bench-failover: ## how long an address is away when its node goes, what chaos does to it, and keepalived beside it: REPEATS=20, an hour and a half; FAILOVER="-cases drain,killed -short", "-addresses 100 -cases leave", "-cases chaos" or "-cases steady -steady 1h"; needs root and the binaries of e2e-kube
 REPEATS  ?= 20
 FAILOVER ?= -all
 bench-failover: BENCH = bench-failover

@@ -153,7 +153,7 @@ func TestTheFilesThatMachinesLoadAreAskedFor(t *testing.T) {
 		var pod corev1.Pod
 		rendersFrom(t, values).object(t, "Pod", "-test", &pod)
 		var asked []string
-		for _, check := range strings.Fields(pod.Spec.Containers[0].Env[0].Value) {
+		for _, check := range strings.Fields(pod.Spec.Containers[0].Args[1]) {
 			if strings.HasPrefix(check, "files=") {
 				asked = append(asked, check)
 			}

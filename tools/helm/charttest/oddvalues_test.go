@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -408,7 +409,7 @@ loadBalancer: {enabled: true}
 			t.Fatal(err)
 		}
 		want := map[string]string{"PodMonitor": "metrics", "Role": "other", "RoleBinding": "other"}[o.Kind]
-		if want == "" || o.Metadata.Name == "stack-lb" || o.Metadata.Name == "stack-boots" {
+		if want == "" || slices.Contains([]string{"stack-lb", "stack-boots", "stack-hardware"}, o.Metadata.Name) {
 			want = "elsewhere"
 		}
 		if strings.HasPrefix(o.Kind, "ClusterRole") {

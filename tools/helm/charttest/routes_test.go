@@ -79,8 +79,6 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 		`trustedPrefixes: [192.0.2.1]`:                                       false,
 		`proxyProtocol: {accept: 192.0.2.0/24}`:                              true,
 		`proxyProtocol: {accept: [192.0.2.256/32]}`:                          false,
-		`balance: maglev`:                                                    true,
-		`balance: random`:                                                    false,
 		`optional: "yes"`:                                                    false,
 		`rewrite: {stripPrefix: /a}`:                                         true,
 		`rewrite: {strip: /a}`:                                               false,
@@ -144,7 +142,7 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
 		"paths": `{"deny": ["/a"]}`, "tcp": `{"ignoresAddressHeaders": true}`,
 		"backendTLS": `{"name": "a.example"}`, "trustedPrefixes": `["192.0.2.0/24"]`, "accessLog": `"all"`,
-		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`,
+		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`,
 	}
 	for _, protocol := range []string{"tcp", "http", "grpc", "tftp", "syslog", "udp", "files"} {
 		t.Run(protocol, func(t *testing.T) {

@@ -28,7 +28,8 @@ var withoutValue = map[string]string{
 var ownDefault = map[string]bool{
 	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true, "DHCP_RELAY_SERVERS_OPTIONAL": true,
 	"STACK_PROXY_FILES_DIRECTORY": true, "STACK_PROXY_ROUTES_FILE": true,
-	"STACK_DOCTOR_CHECKS": true, "STACK_DOCTOR_TIMEOUT": true, "DHCP_RELAY_DRAIN_GRACE": true,
+	"DHCP_RELAY_DRAIN_GRACE": true,
+	"STACK_BOOTS_KUBERNETES": true, // without it nobody can know that a machine is installed
 }
 
 // helpLine is a variable's line in a program's --help: name, type, default, meaning, two spaces or more between.
