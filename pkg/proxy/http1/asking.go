@@ -67,7 +67,7 @@ func (c *Conn) connect() (err error) {
 // dialed goes on when a connection was opened, or could not be.
 func (c *Conn) dialed() state {
 	u := c.upstream
-	pending, err := sock.Connect(u.fd, u.Key().Endpoint())
+	pending, err := sock.Connect(u.fd, u.key.endpoint)
 	switch {
 	case pending:
 		return connecting

@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
@@ -82,7 +81,7 @@ func (o *owner) Begin(x *Exchange) bool {
 		return true
 	}
 	o.active.Add(1)
-	x.Endpoint, x.Key, x.Added = o, idle.PerClient(o.endpoint, x.Client), []byte("X-Real-Ip: "+x.Client.String()+"\r\n")
+	x.Endpoint, x.Key, x.Added = o, PerClient(o.endpoint, x.Client), []byte("X-Real-Ip: "+x.Client.String()+"\r\n")
 	return true
 }
 
@@ -97,7 +96,7 @@ func newOwner(t *testing.T) *owner {
 	go func() { ended <- g.Run(ctx) }()
 	o := &owner{
 		t: t, engine: New(g.Loops()[0]), ended: make(chan Result, 64), left: make(chan []byte, 64),
-		upstreams: NewUpstreams(idle.Limits{Total: 8, PerKey: 4, Age: time.Minute}),
+		upstreams: NewUpstreams(IdleLimits{Total: 8, PerKey: 4, Age: time.Minute}),
 	}
 	t.Cleanup(func() {
 		o.engine.Wait()
@@ -162,7 +161,7 @@ const request = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 func (o *owner) kept() (n int) {
 	o.call(func() {
 		if o.engine.pool != nil {
-			n = o.engine.pool.idle.Len()
+			n = o.engine.pool.idle.all.Len()
 		}
 	})
 	return n
@@ -437,7 +436,7 @@ func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
 // that is in use: that is still swept.
 func TestPoolInUseIsKept(t *testing.T) {
 	o := newOwner(t)
-	before, now := NewUpstreams(idle.Limits{Total: 1, PerKey: 1}), o.upstreams
+	before, now := NewUpstreams(IdleLimits{Total: 1, PerKey: 1}), o.upstreams
 	defer before.Close()
 	o.call(func() {
 		first := o.engine.poolOf(before)

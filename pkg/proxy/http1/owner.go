@@ -3,8 +3,6 @@ package http1
 import (
 	"net/netip"
 	"time"
-
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
 // Owner is the program's side of a client's connection. The engine calls it in the loop's thread; it must not block.
@@ -111,7 +109,7 @@ type Exchange struct {
 	Start   time.Time
 	// The route sets Endpoint, Key and Added, or File.
 	Endpoint Endpoint
-	Key      idle.Key
+	Key      Key
 	Added    []byte // header lines for the endpoint, each with its line end
 	File     File
 	// Dial and Response are how long the endpoint may take to connect, and to answer; 0 is for ever.

@@ -9,15 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // Upstreams are the idle connections to the endpoints of a route, in all engines that serve it. Each is for the
-// requests with one [idle.Key].
+// requests with one [Key].
 type Upstreams struct {
-	limits idle.Limits // of an engine's
+	limits IdleLimits // of an engine's
 
 	mu     sync.Mutex
 	pools  []*upstreamPool
@@ -25,7 +24,7 @@ type Upstreams struct {
 }
 
 // NewUpstreams makes Upstreams of which each engine keeps as many as the limits say.
-func NewUpstreams(limits idle.Limits) *Upstreams { return &Upstreams{limits: limits} }
+func NewUpstreams(limits IdleLimits) *Upstreams { return &Upstreams{limits: limits} }
 
 // Drop closes the idle connections to an endpoint. It does not wait.
 func (u *Upstreams) Drop(endpoint netip.AddrPort) {
@@ -49,7 +48,7 @@ func (u *Upstreams) Close() {
 	for _, p := range pools {
 		closed := make(chan struct{})
 		p.engine.Soon(func() {
-			for _, c := range p.idle.Close() {
+			for _, c := range p.idle.close() {
 				c.close()
 			}
 			close(closed)
@@ -62,7 +61,7 @@ func (u *Upstreams) Close() {
 type upstreamPool struct {
 	engine *Engine
 	of     *Upstreams
-	idle   *idle.Pool[*upstream]
+	idle   idleConns
 	holds  map[netip.AddrPort]struct{} // endpoints that hold idle connections open
 }
 
@@ -73,11 +72,11 @@ const holdsFrom = time.Second
 // holdsIdle reports whether a POST may go on an idle connection to the endpoint of a key. Such a POST is not sent again
 // if the endpoint closes the connection at that moment (but see Conn.unreceived). So the endpoint must have held one
 // open for holdsFrom, and have closed none since.
-func (p *upstreamPool) holdsIdle(key idle.Key) bool {
-	if p.idle.Age(key, p.engine.loop.Now()) >= holdsFrom {
-		p.holds[key.Endpoint()] = struct{}{}
+func (p *upstreamPool) holdsIdle(key Key) bool {
+	if p.idle.age(key, p.engine.loop.Now()) >= holdsFrom {
+		p.holds[key.endpoint] = struct{}{}
 	}
-	_, yes := p.holds[key.Endpoint()]
+	_, yes := p.holds[key.endpoint]
 	return yes
 }
 
@@ -91,11 +90,11 @@ func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 	defer u.mu.Unlock()
 	i := slices.IndexFunc(u.pools, func(p *upstreamPool) bool { return p.engine == e })
 	if i < 0 {
-		p := &upstreamPool{engine: e, of: u, idle: idle.New[*upstream](u.limits), holds: map[netip.AddrPort]struct{}{}}
+		p := &upstreamPool{engine: e, of: u, idle: newIdleConns(u.limits), holds: map[netip.AddrPort]struct{}{}}
 		if u.closed {
 			// For a request that began before the reload. Nothing will be kept in it: it must not take the place of the pool
 			// that is in use.
-			p.idle.Close()
+			p.idle.close()
 			return p
 		}
 		i, u.pools = len(u.pools), append(u.pools, p)
@@ -106,10 +105,10 @@ func (e *Engine) poolOf(u *Upstreams) *upstreamPool {
 
 // take returns the idle connection of a key that was used last; nil if there is none. It looks into the socket, and
 // closes those with unread bytes or an end, which the loop may not have reported yet.
-func (p *upstreamPool) take(key idle.Key) *upstream {
+func (p *upstreamPool) take(key Key) *upstream {
 	for {
-		u, ok := p.idle.Take(key, p.engine.loop.Now())
-		if !ok {
+		u := p.idle.take(key, p.engine.loop.Now())
+		if u == nil {
 			return nil
 		}
 		if _, err := sock.Peek(u.fd); errors.Is(err, unix.EAGAIN) {
@@ -122,7 +121,7 @@ func (p *upstreamPool) take(key idle.Key) *upstream {
 
 // drop closes the idle connections to an endpoint.
 func (p *upstreamPool) drop(endpoint netip.AddrPort) {
-	for _, c := range p.idle.RemoveAll(endpoint) {
+	for _, c := range p.idle.removeAll(endpoint) {
 		c.close()
 	}
 }
@@ -130,29 +129,29 @@ func (p *upstreamPool) drop(endpoint netip.AddrPort) {
 // wants reports whether to keep the connection of a request. A POST's connection to an endpoint that may close idle
 // ones is kept only in a spare place, since only safe requests may go on it.
 func (p *upstreamPool) wants(u *upstream, x *Exchange) bool {
-	return x.Request.safe() || p.holdsIdle(u.Key()) || p.idle.Spare(u.Key())
+	return x.Request.safe() || p.holdsIdle(u.key) || p.idle.hasRoom(u.key)
 }
 
 // put keeps a connection for the next request with its key.
 func (p *upstreamPool) put(u *upstream) {
 	u.conn, u.used = nil, true
-	if surplus, ok := p.idle.Put(u, p.engine.loop.Now()); ok {
+	if surplus := p.idle.put(u, p.engine.loop.Now()); surplus != nil {
 		surplus.close()
 	}
 }
 
 // sweep closes those that nobody used for long, and tells how many are left.
 func (p *upstreamPool) sweep(now time.Time) (left int) {
-	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
+	for u := p.idle.expired(now); u != nil; u = p.idle.expired(now) {
 		u.closedIdle() // whether the endpoint holds idle connections open is not known from now on
 		u.close()
 	}
-	return p.idle.Len()
+	return p.idle.all.Len()
 }
 
 // upstream is a connection to an endpoint. At most one request is on it.
 type upstream struct {
-	idle.Slot[*upstream] // tells for which requests it is
+	idleSlot // tells for which requests it is
 	socket
 
 	pool       *upstreamPool
@@ -162,17 +161,17 @@ type upstream struct {
 }
 
 // open begins to connect, for a key.
-func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
-	addr := key.Endpoint()
+func (p *upstreamPool) open(key Key) (u *upstream, err error) {
+	addr := key.endpoint
 	fd, err := sock.OpenSmall(addr)
 	if err != nil {
 		return nil, err
 	}
-	u = &upstream{Slot: idle.NewSlot[*upstream](key), pool: p, socket: socket{fd: fd}}
+	u = &upstream{idleSlot: idleSlot{key: key}, pool: p, socket: socket{fd: fd}}
 	if err = sock.SetUpstream(fd); err == nil {
 		u.connecting, err = sock.Connect(fd, addr)
 	}
-	if sock.NoLocalPort(err) && p.idle.Len() > 0 { // idle connections hold some
+	if sock.NoLocalPort(err) && p.idle.all.Len() > 0 { // idle connections hold some
 		p.drop(addr)
 		u.connecting, err = sock.Connect(fd, addr)
 	}
@@ -191,7 +190,7 @@ func (p *upstreamPool) open(key idle.Key) (u *upstream, err error) {
 }
 
 // closedIdle notes that an idle connection to the endpoint did not last.
-func (u *upstream) closedIdle() { delete(u.pool.holds, u.Key().Endpoint()) }
+func (u *upstream) closedIdle() { delete(u.pool.holds, u.key.endpoint) }
 
 // close resets an idle connection, on which nothing is under way: closed otherwise, it would hold its local port for a
 // minute more (TIME-WAIT, RFC 9293 section 3.6.1).
@@ -206,7 +205,7 @@ func (u *upstream) Ready(e loop.Events) {
 	switch {
 	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
-			u.pool.idle.Remove(u)
+			u.pool.idle.remove(u)
 			u.closedIdle()
 			u.close()
 		}

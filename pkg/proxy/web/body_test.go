@@ -58,9 +58,14 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 
 // A body that stalled is not waited for, and what comes of it later is not the next request.
 func TestStalledBodyIsNotTheNextRequest(t *testing.T) {
-	for name, handler := range map[string]http.HandlerFunc{
-		"endpoint reads":   func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
-		"endpoint answers": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		want    int
+	}{
+		"endpoint reads": {
+			func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }, http.StatusRequestTimeout,
+		},
+		"endpoint answers": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }, http.StatusTeapot},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Settings{
@@ -69,7 +74,7 @@ func TestStalledBodyIsNotTheNextRequest(t *testing.T) {
 					if r.URL.Path != "/upload" {
 						t.Errorf("the endpoint saw %s %s", r.Method, r.URL)
 					}
-					handler(w, r)
+					test.handler(w, r)
 				})),
 			})
 			conn, err := net.Dial("tcp", r.Addr().String())
@@ -87,7 +92,7 @@ func TestStalledBodyIsNotTheNextRequest(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, first.Body)
 			_ = first.Body.Close()
-			if first.StatusCode != http.StatusRequestTimeout {
+			if first.StatusCode != test.want {
 				t.Errorf("got %s", first.Status)
 			}
 			_, _ = io.WriteString(conn, victim)

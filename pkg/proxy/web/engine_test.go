@@ -69,7 +69,7 @@ func TestLoopEndpoint(t *testing.T) {
 		"much longer":       {func(c net.Conn) bool { _, _ = io.WriteString(c, much(3<<20)); return true }, 3, 3 << 20},
 		"says more":         {func(c net.Conn) bool { _, _ = io.WriteString(c, fine+"more"); return true }, 3, 2},
 		"long head": {func(c net.Conn) bool {
-			head := "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: " + strings.Repeat("x", 2*readerSize)
+			head := "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: " + strings.Repeat("x", 2*4<<10)
 			_, _ = io.WriteString(c, head)
 			_, err := io.WriteString(c, "\r\n\r\nok")
 			return err == nil

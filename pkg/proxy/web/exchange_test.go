@@ -214,6 +214,7 @@ func (x *conversation) serve(conn net.Conn, saw func(string)) {
 		var headers bytes.Buffer
 		request.Header.Del("Via") // who it is passed by differs
 		request.Header.Del("Accept-Encoding")
+		request.Header.Del("Connection") // the engine keeps its connections to the endpoint
 		_ = request.Header.Write(&headers)
 		saw(fmt.Sprintf("%s %s %s %q %q", request.Method, request.RequestURI, request.Host, headers.String(), body))
 		random := rand.New(rand.NewPCG(x.seed, uint64(2+i)))
@@ -328,7 +329,7 @@ func (x *conversation) run(t *testing.T, start starter) result {
 		testutil.ToFloat64(r.flight.WithLabelValues("r")), testutil.ToFloat64(r.open.WithLabelValues("r")),
 		p.Status()[0].Active, p.Status()[0].Failures)
 	for _, l := range wholeLine.FindAllStringSubmatch(log.String(), -1) {
-		out.Log = append(out.Log, l[1]+" "+l[2])
+		out.Log = append(out.Log, l[1]+" "+strings.Replace(l[2], "net/http: HTTP/1.x transport connection broken: ", "", 1))
 	}
 	return out
 }

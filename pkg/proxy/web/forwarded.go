@@ -71,6 +71,11 @@ func (c forwardedHeaders) append(b []byte) []byte {
 	return appendHeader(b, http1.ForwardedField, c.forwarded)
 }
 
+func appendHeader(b []byte, name, value string) []byte {
+	b = append(append(b, name...), ": "...)
+	return append(append(b, value...), "\r\n"...)
+}
+
 // header is the header of the endpoint's request: the client's without what is for its connection only, with what the
 // endpoint is told of the client. Trailers of a request are dropped (RFC 9110, section 6.5.1): they could say what its
 // header may not.

@@ -231,7 +231,7 @@ func TestAnswerOutOfTurnReachesNobodyElse(t *testing.T) {
 			if n := o.shared.Load(); n > 0 || foreign > 0 {
 				t.Errorf("%d clients got another's answer, %d connections had requests of several clients", foreign, n)
 			}
-			if o.again.Load() == 0 && requests > 400 {
+			if o.again.Load() == 0 && requests > 400 && o.conns.Load() < int64(requests) { // else each has its connection
 				t.Error("the endpoint has sent no answer twice")
 			}
 		})
@@ -240,10 +240,6 @@ func TestAnswerOutOfTurnReachesNobodyElse(t *testing.T) {
 
 // A thousand clients do not have a thousand connections kept.
 func TestKeptConnectionsAreBounded(t *testing.T) {
-	withAndWithout(t, testKeptConnectionsAreBounded)
-}
-
-func testKeptConnectionsAreBounded(t *testing.T, start starter) {
 	var open atomic.Int64
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		open.Add(1)

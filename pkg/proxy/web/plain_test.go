@@ -59,9 +59,7 @@ func (c talk) ask(t *testing.T, head string) (*http.Response, string) {
 const plainGet = "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 // A connection goes over to net/http in the midst of a request, and the endpoint is not asked twice.
-func TestHandOver(t *testing.T) { withAndWithout(t, testHandOver) }
-
-func testHandOver(t *testing.T, start starter) {
+func TestHandOver(t *testing.T) {
 	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 	for name, answer := range map[string]string{
 		"chunked":   chunked,
@@ -139,9 +137,7 @@ func testHeadInPieces(t *testing.T, start starter) {
 
 // A client that wants its connection closed, as those do that come for one answer, gets it closed behind the answer; the
 // connection to the endpoint is kept.
-func TestLastRequestIsPlain(t *testing.T) { withAndWithout(t, testLastRequestIsPlain) }
-
-func testLastRequestIsPlain(t *testing.T, start starter) {
+func TestLastRequestIsPlain(t *testing.T) {
 	var mu sync.Mutex
 	connections := map[string]bool{}
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {

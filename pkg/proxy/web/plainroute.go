@@ -9,7 +9,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/record"
@@ -65,7 +64,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 }
 
 // Upstreams implements http1.Route.
-func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.idleInLoops }
+func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.idle }
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
@@ -107,7 +106,7 @@ func (p *plainRoute) nextEndpoint(x *http1.Exchange) bool {
 		c.request.failure = err
 		return false
 	}
-	c.request.to, x.Endpoint, x.Key = e.Addr, e, idle.PerClient(e.Addr, x.Client)
+	c.request.to, x.Endpoint, x.Key = e.Addr, e, http1.PerClient(e.Addr, x.Client)
 	return true
 }
 
@@ -146,7 +145,7 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 		how = endpoint.NotItsFault
 	}
 	if how != endpoint.NotItsFault {
-		p.proxy.transport.drop(c.request.to) // each may be broken, or has a local port
+		p.proxy.transport.idle.Drop(c.request.to) // each may be broken, or has a local port
 	}
 	// As package net has it:
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {

@@ -218,10 +218,6 @@ func testLineEndBehindPost(t *testing.T, start starter) {
 // Clients that POST again and again drive out no connection that others keep, on one connection or on many.
 func TestPostsLeaveOthersTheirConnections(t *testing.T) {
 	t.Parallel()
-	withAndWithout(t, testPostsLeaveOthersTheirConnections)
-}
-
-func testPostsLeaveOthersTheirConnections(t *testing.T, _ starter) {
 	var accepted, open atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body)
@@ -240,9 +236,7 @@ func testPostsLeaveOthersTheirConnections(t *testing.T, _ starter) {
 	config := Config{
 		Listen:   netip.MustParseAddrPort("0.0.0.0:0"),
 		Settings: Settings{Pool: pool(strings.TrimPrefix(server.URL, "http://"))},
-	}
-	if strings.HasSuffix(t.Name(), "loops") {
-		config.Loops = loops(t)
+		Loops:    loops(t),
 	}
 	r := startBy(t, config)
 	const clients, posts = 50, 150 // a loop keeps 128

@@ -8,14 +8,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,8 +42,12 @@ type proxy struct {
 	log       *slog.Logger
 	metrics   *routeMetrics
 	transport *transport
-	upgrades  *httputil.ReverseProxy // for requests that ask to go on in another protocol
+	reverse   *httputil.ReverseProxy
 }
+
+// flushAfter is when a client gets what has come of an answer of known length, however long the rest takes. Of all
+// others it gets each piece at once.
+const flushAfter = 5 * time.Millisecond
 
 // newProxy makes a proxy; with the connections of the one before, if there is one that can serve on.
 func newProxy(
@@ -54,139 +56,79 @@ func newProxy(
 	p := &proxy{
 		route: route, settings: s, log: log, metrics: metrics, transport: newTransport(s, metrics, loops, before),
 	}
-	p.upgrades = &httputil.ReverseProxy{
-		Rewrite:       p.rewrite,
-		Transport:     p.transport,
-		FlushInterval: -1,
-		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { p.fail(w, r, err, 0) },
-		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite:        p.rewrite,
+		Transport:      p.transport,
+		ModifyResponse: p.modify,
+		FlushInterval:  flushAfter,
+		BufferPool:     scratches{},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			t := tripOf(r)
+			p.fail(w, t.asked, err, time.Since(t.begin))
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return p
 }
 
+// scratches implements httputil.BufferPool.
+type scratches struct{}
+
+func (scratches) Get() []byte  { return sock.Borrow()[:] }
+func (scratches) Put(b []byte) { (*sock.Scratch)(b).Return() }
+
 // ServeHTTP implements http.Handler.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	begin := time.Now()
 	for _, via := range r.Header["Via"] {
 		if strings.Contains(via, pseudonym) {
 			p.fail(w, r, errLoop, 0)
 			return
 		}
 	}
-	trip := &trip{client: Client(r, p.settings.Trusted), draft: draftOf(w)}
-	defer trip.end() // also where the answer breaks off, which is a panic
-	out := r.WithContext(context.WithValue(r.Context(), tripKey{}, trip))
-	if r.ContentLength == 0 { // in HTTP/2 there is a Body all the same
-		out.Body = nil
-	} else {
+	t := &trip{
+		asked: r, answer: w, begin: time.Now(), client: Client(r, p.settings.Trusted), draft: draftOf(w),
+		interim: interimWriter{w: w},
+	}
+	defer t.end()                                                       // also where the answer breaks off, which is a panic
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 { // in HTTP/2 there is a Body all the same
 		// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 		// itself and throw it away.
 		_ = http.NewResponseController(w).EnableFullDuplex()
+		t.body = &retryBody{ReadCloser: r.Body}
 		if r.ProtoMajor == 1 {
-			trip.upload, _ = r.Body.(*stallReader)
+			t.body.upload, _ = r.Body.(*stallReader)
 		}
 	}
-	if asksToUpgrade(r) {
-		p.upgrades.ServeHTTP(w, out)
-		return
-	}
-	out.Header, out.Trailer, out.Close = p.header(r), nil, false
-	if r.ProtoMajor == 1 && r.Method != http.MethodGet && r.Method != http.MethodHead {
-		// Interim answers (1xx) are passed on in HTTP/1.1 alone, and not to a GET, where firmware expects none. In HTTP/2
-		// a client may reset the stream: then WriteHeader returns before net/http has encoded the interim answer's header,
-		// which [interimWriter] clears for the next answer.
-		trip.interim = &interimWriter{w: w}
-	}
-	answer, err := p.transport.RoundTrip(out) //nolint:bodyclose // by trip.end
-	trip.interim.end()
-	if err != nil {
-		p.fail(w, r, err, time.Since(begin))
-		return
-	}
-	under := connOfRequest(r)
-	untilEnd := under != nil && r.ProtoMajor == 1 && r.ProtoMinor == 0 && answer.ContentLength < 0
-	if untilEnd {
-		under.untilEnd.Store(true)
-	}
-	if err := p.pass(w, answer); err != nil {
-		if untilEnd { // before TLS says that this is the end
-			_ = under.Close()
-		}
-		if !reply.IsGRPC(r) || !wasCancelled(err) {
-			panic(http.ErrAbortHandler)
-		}
-		w.Header()[trailerStatus] = []string{strconv.Itoa(int(cancelledCode(r, time.Since(begin))))}
-		w.Header()[trailerMessage] = []string{textCancelled}
-	} else if untilEnd {
-		under.untilEnd.Store(false)
-	}
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
 }
 
-// pass gives the answer to the client. Its error is that the answer breaks off, or the client does not take it.
-func (p *proxy) pass(w http.ResponseWriter, response *http.Response) error {
-	header := w.Header()
+// rewrite makes the endpoint's request.
+func (p *proxy) rewrite(r *httputil.ProxyRequest) {
+	r.Out.Header, r.Out.Trailer = p.header(r.In), nil
+	if asksToUpgrade(r.In) {
+		r.Out.Header["Connection"], r.Out.Header["Upgrade"] = []string{"Upgrade"}, r.In.Header["Upgrade"]
+	}
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
+}
+
+// modify makes the client's answer of the endpoint's.
+func (p *proxy) modify(response *http.Response) error {
+	t := tripOf(response.Request)
+	t.interim.end()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return nil
+	}
+	header := t.answer.Header() // over what gates have written, which is why ReverseProxy has nothing to add
 	http1.SetAnswerHeader(header, response.Header)
+	response.Header = nil
 	if response.StatusCode == http.StatusNoContent {
 		delete(header, "Content-Length") // RFC 9110, section 8.6
 	}
 	if header["Content-Type"] == nil {
 		header["Content-Type"] = nil // or net/http would guess one
 	}
-	announced := len(response.Trailer)
-	for name := range response.Trailer {
-		header["Trailer"] = append(header["Trailer"], name)
-	}
-	w.WriteHeader(response.StatusCode)
-	flush := http.NewResponseController(w).Flush
-	if body, ok := response.Body.(*answerBody); ok && body.pending(response.ContentLength) {
-		_ = flush()
-	}
-	if err := copyBody(w, response.Body, flush); err != nil {
-		return err
-	}
-	if len(response.Trailer) > 0 {
-		_ = flush() // or net/http could find a length for a short answer, and leave no place for trailers
-	}
-	prefix := ""
-	if len(response.Trailer) > announced {
-		prefix = http.TrailerPrefix
-	}
-	for name, values := range response.Trailer {
-		header[prefix+name] = values
-	}
+	t.untilEnd(response.ContentLength)
 	return nil
-}
-
-// copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
-// fast nothing is left to flush, since net/http keeps only what is short.
-func copyBody(w io.Writer, body io.Reader, flush func() error) error {
-	buffer := sock.Borrow()
-	defer buffer.Return()
-	for {
-		n, err := body.Read(buffer[:])
-		if n > 0 {
-			if _, failed := w.Write(buffer[:n]); failed != nil {
-				return failed
-			}
-			if err == nil {
-				_ = flush()
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-}
-
-// rewrite makes the endpoint's request of one that asks for another protocol.
-func (p *proxy) rewrite(r *httputil.ProxyRequest) {
-	upgrade := r.Out.Header["Upgrade"]
-	r.Out.Header, r.Out.Trailer = p.header(r.In), nil
-	r.Out.Header["Connection"], r.Out.Header["Upgrade"] = []string{"Upgrade"}, upgrade
-	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
 }
 
 // asksToUpgrade is whether a client asks to go on in another protocol, which is not a version of HTTP. What it says

@@ -1,18 +1,15 @@
 package web
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // What connections and requests cost, in bytes, as measured: the kernel's structures, goroutines with their stacks,
@@ -150,28 +147,6 @@ func (c *conn) chargeUnread(n int) bool {
 func (u *unread) taken(n int) {
 	if u.bytes.Add(-int64(n)) < 0 {
 		u.bytes.Store(0)
-	}
-}
-
-// resize sets the bound of what an endpoint sends, which is small from the start.
-func (u *upstreamConn) resize(size sock.Buffers) {
-	if u.received == size {
-		return
-	}
-	below := u.Conn
-	if secure, ok := below.(*tls.Conn); ok {
-		below = secure.NetConn()
-	}
-	if c, ok := below.(syscall.Conn); ok {
-		sock.SetReceiveBuffer(c, size)
-		u.received = size
-	}
-}
-
-// expectLong is lengthen for a request whose answer is going to be long.
-func expectLong(r *http.Request, length int64, u *upstreamConn) {
-	if c := connOfRequest(r); c != nil && r.ProtoMajor == 1 && length > longAnswer {
-		c.lengthen(u)
 	}
 }
 

@@ -4,48 +4,60 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/textproto"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // mostAttempts is how many endpoints are asked to take a request.
 const mostAttempts = 3
 
-// transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
-// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A GET
-// or HEAD without a body, of a route that is not gRPC, goes by an idle connection, all others by http.Transport.
+const (
+	// upstreamsKept is how many idle connections the engine keeps to a route's endpoints.
+	upstreamsKept = 256
+	// upstreamIdle is for how long.
+	upstreamIdle = 60 * time.Second
+)
+
+// idleLimits are those of one of several engines that share upstreamsKept. One client may have half of it.
+func idleLimits(engines int) http1.IdleLimits {
+	total := max(upstreamsKept/engines, 1)
+	return http1.IdleLimits{Total: total, PerKey: max(total/2, 1), Age: upstreamIdle}
+}
+
+// transport is the way of a [httputil.ReverseProxy] to a route's endpoints, by one [http.Transport]. It chooses an
+// endpoint, sends it the request, and chooses another one as long as none has seen anything of the request
+// ([endpoint.Pool.Try]).
 type transport struct {
 	endpoints *endpoint.Pool
 	metrics   *routeMetrics
-	grpc      bool
 	scheme    string
-	idle      *idlePool
-	standard  *http.Transport // of net/http, for what does not go by idle connections
-
-	idleInLoops *http1.Upstreams // the engine's
+	standard  *http.Transport
+	idle      *http1.Upstreams // the engine's
 }
 
 // newTransport makes a transport; with the connections of the one before, if there is one that can serve on.
 func newTransport(s *Settings, metrics *routeMetrics, loops int, before *transport) *transport {
-	t := &transport{endpoints: s.Pool, metrics: metrics, grpc: s.GRPC, scheme: "http"}
+	t := &transport{endpoints: s.Pool, metrics: metrics, scheme: "http"}
 	if s.Secure != nil {
 		t.scheme = "https"
 	}
 	if before != nil {
-		t.idle, t.idleInLoops, t.standard = before.idle, before.idleInLoops, before.standard
+		t.idle, t.standard = before.idle, before.standard
 	} else {
-		t.idle, t.idleInLoops, t.standard = newIdlePool(s), http1.NewUpstreams(idleLimits(loops)), newHTTPTransport(s)
+		t.idle, t.standard = http1.NewUpstreams(idleLimits(loops)), newHTTPTransport(s)
 	}
 	return t
 }
@@ -56,14 +68,7 @@ func (t *transport) shares(other *transport) bool { return t.standard == other.s
 // close gives up the connections to the endpoints; those in use when they come back.
 func (t *transport) close() {
 	t.standard.CloseIdleConnections()
-	t.idle.close()
-	t.idleInLoops.Close()
-}
-
-// drop closes the idle connections to an endpoint.
-func (t *transport) drop(endpoint netip.AddrPort) {
-	t.idle.drop(endpoint)
-	t.idleInLoops.Drop(endpoint)
+	t.idle.Close()
 }
 
 func newHTTPTransport(s *Settings) *http.Transport {
@@ -71,18 +76,15 @@ func newHTTPTransport(s *Settings) *http.Transport {
 	protocols.SetHTTP1(!s.GRPC)
 	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
 	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
-	idlePerHost := 512
-	if !s.GRPC {
-		// None. Of an answer with more behind it, http.Transport may give the rest to the next request, if that takes the
-		// connection before it has looked: one machine would read another's data. idlePool looks first.
-		idlePerHost = -1
-	}
 	return &http.Transport{
-		DialContext:            dial(s, tellingEnd), // only this or the next is asked
-		DialTLSContext:         dial(s, tellingEnd),
-		Protocols:              &protocols,
+		DialContext:    dial(s), // only this or the next is asked
+		DialTLSContext: dial(s),
+		Protocols:      &protocols,
+		// Of an answer with more behind it, http.Transport may give the rest to the next request, if that takes the
+		// connection before it has looked: one machine would read another's data. HTTP/2 names each answer's request.
+		DisableKeepAlives:      !s.GRPC,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
-		MaxIdleConnsPerHost:    idlePerHost,
+		MaxIdleConnsPerHost:    512,
 		IdleConnTimeout:        90 * time.Second,
 		ResponseHeaderTimeout:  orNone(s.Response),
 		ExpectContinueTimeout:  time.Second,
@@ -93,20 +95,16 @@ func newHTTPTransport(s *Settings) *http.Transport {
 	}
 }
 
-// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt. What is below TLS
-// goes by wrap, if that is given.
-func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt.
+func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: orNone(s.Dial), Control: sock.SmallReceiveBuffer}
 	dialer.SetMultipathTCP(false)
-	connect := dialer.DialContext
-	if wrap != nil {
-		connect = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return wrap(conn), nil
+	connect := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
 		}
+		return &upstreamConn{Conn: conn}, nil
 	}
 	if s.Secure == nil {
 		return connect
@@ -134,35 +132,46 @@ func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, n
 	}
 }
 
-// trip is what a transport has to know of a request, and what is left of it for the handler to end.
+// trip is a request on its way to an endpoint, and its answer on the way back.
 type trip struct {
-	client  netip.Addr // the endpoint is chosen for it, and it may have connections of its own
+	asked   *http.Request
+	answer  http.ResponseWriter
+	begin   time.Time
+	client  netip.Addr // the endpoint is chosen for it
 	draft   *draft
-	interim *interimWriter // nil drops interim answers
-	upload  *stallReader   // the client's body in HTTP/1.1
+	body    *retryBody // nil, which is whole, if the request has none
+	interim interimWriter
 
-	body   *retryBody // nil, which is whole, if the request has none
-	answer io.Closer
+	open io.Closer // the endpoint's answer
+	old  *conn     // an answer is under way of which only the connection's end tells the client that it is whole
 }
 
 type tripKey struct{}
 
+func tripOf(r *http.Request) *trip { return r.Context().Value(tripKey{}).(*trip) }
+
 // end is called when the handler has done with the answer, or will not take one.
 func (t *trip) end() {
+	t.interim.end()
 	if t.body != nil {
 		t.body.closed.Store(true)
 	}
-	if t.answer != nil {
-		_ = t.answer.Close()
+	if t.open != nil {
+		_ = t.open.Close()
+	}
+}
+
+// untilEnd has an answer that is torn end with a reset, where its length is not known to a client of HTTP/1.0.
+func (t *trip) untilEnd(length int64) {
+	if c := connOfRequest(t.asked); c != nil && t.asked.ProtoMajor == 1 && t.asked.ProtoMinor == 0 && length < 0 {
+		c.untilEnd.Store(true)
+		t.old = c
 	}
 }
 
 // RoundTrip implements http.RoundTripper, for requests whose context has a trip.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	trip := r.Context().Value(tripKey{}).(*trip)
-	if r.Body != nil && r.Body != http.NoBody {
-		trip.body = &retryBody{ReadCloser: r.Body, upload: trip.upload}
-	}
+	trip := tripOf(r)
 	var response *http.Response
 	_, err := t.endpoints.Try(trip.client, mostAttempts, func(e *endpoint.Endpoint, tried int) (endpoint.Result, error) {
 		if tried > 0 {
@@ -176,14 +185,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if trip.body.endpointLeft() {
 			err = errLost // err may only be the deadline that stallReader.wake has set
 		}
-		if fault := clientFault(r, trip.body); fault != nil {
+		if fault := clientFault(trip.asked, trip.body); fault != nil {
 			return endpoint.NotItsFault, fault
 		}
 		noPort := sock.NoLocalPort(err)
 		if !noPort && (sock.Exhausted(err) || trip.body.partial() || wasCancelled(err)) {
 			return endpoint.NotItsFault, err
 		}
-		t.drop(e.Addr) // each may be broken, or has a local port
+		t.idle.Drop(e.Addr) // each may be broken, or has a local port
 		if noPort {
 			return endpoint.Unreached, err
 		}
@@ -197,13 +206,31 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.
 func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*http.Response, error) {
-	body := &answerBody{endpoint: e}
-	var response *http.Response
-	var err error
-	if !t.grpc && bodiless(r) {
-		body.pool = t.idle
-		response, body.conn, err = t.idle.roundTrip(r, idle.PerClient(e.Addr, trip.client), trip.interim)
-	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, trip, e.Addr)); err == nil {
+	body := &answerBody{trip: trip, endpoint: e}
+	var conn *upstreamConn
+	trace := &httptrace.ClientTrace{
+		Got1xxResponse: trip.passInterim,
+		GotConn: func(got httptrace.GotConnInfo) {
+			if t.standard.DisableKeepAlives { // or others are on it, too
+				conn = upstreamBelow(got.Conn)
+			}
+			if trip.body != nil {
+				trip.body.goesTo(trip.asked.Context(), conn)
+			} else if conn != nil {
+				conn.bodiless = true
+			}
+		},
+	}
+	// ReverseProxy's own trace is left out, which passes each interim answer on.
+	out := r.WithContext(httptrace.WithClientTrace(context.WithValue(trip.asked.Context(), tripKey{}, trip), trace))
+	target := *r.URL
+	target.Scheme, target.Host = t.scheme, e.Addr.String()
+	out.URL, out.Body = &target, nil
+	if trip.body != nil {
+		out.Body = trip.body
+	}
+	response, err := t.standard.RoundTrip(out)
+	if err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
 		}
@@ -211,42 +238,16 @@ func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*htt
 	if err != nil {
 		return nil, err
 	}
-	if body.conn != nil {
-		body.last = response.Close
-		expectLong(r, response.ContentLength, body.conn)
+	if c := connOfRequest(trip.asked); c != nil && trip.asked.ProtoMajor == 1 && response.ContentLength > longAnswer {
+		c.lengthen(conn)
 	}
 	body.ReadCloser = response.Body
 	response.Body = body
 	if w, ok := body.ReadCloser.(halfCloser); ok {
 		response.Body = upgradedBody{body, w}
 	}
-	trip.answer = response.Body
+	trip.open = response.Body
 	return response, nil
-}
-
-// bodiless is whether a request goes by idle connections: it may be sent again, and needs nothing but its head.
-func bodiless(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.Body == nil || r.Body == http.NoBody) &&
-		r.Header["Upgrade"] == nil && r.Header["Expect"] == nil && r.Header["Te"] == nil
-}
-
-// forHTTPTransport is the request to one endpoint as http.Transport wants it.
-func (t *transport) forHTTPTransport(r *http.Request, trip *trip, to netip.AddrPort) *http.Request {
-	trace := &httptrace.ClientTrace{}
-	if trip.interim != nil {
-		trace.Got1xxResponse = trip.interim.write
-	}
-	if trip.body != nil {
-		trace.GotConn = func(got httptrace.GotConnInfo) { trip.body.goesTo(r.Context(), got.Conn) }
-	}
-	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
-	target := *r.URL
-	target.Scheme, target.Host = t.scheme, to.String()
-	r.URL, r.Body = &target, nil
-	if trip.body != nil {
-		r.Body = trip.body
-	}
-	return r
 }
 
 // clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
@@ -284,50 +285,44 @@ func judgeStatus(response *http.Response, upgrade string) error {
 	return nil
 }
 
-// answerBody is the body of an answer. Closing it ends the use of the endpoint and of its connection.
+// answerBody is the body of an answer. Closing it ends the use of the endpoint.
 type answerBody struct {
 	io.ReadCloser
+	trip     *trip
 	endpoint *endpoint.Endpoint
-	pool     *idlePool
-	conn     *upstreamConn // of the pool; nil is http.Transport's
-	last     bool          // no other answer comes on the connection
-	ended    bool
 	closing  sync.Once
 }
 
 // Read implements io.Reader.
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if err == nil {
+		return n, nil
+	}
+	t := b.trip
 	if errors.Is(err, io.EOF) {
-		b.ended = true
+		if t.old != nil {
+			t.old.untilEnd.Store(false)
+		}
+		return n, err
+	}
+	if t.old != nil { // before TLS says that this is the end
+		_ = t.old.Close()
+	}
+	if reply.IsGRPC(t.asked) && wasCancelled(err) {
+		header := t.answer.Header()
+		header[trailerStatus] = []string{strconv.Itoa(int(cancelledCode(t.asked, time.Since(t.begin))))}
+		header[trailerMessage] = []string{textCancelled}
+		return n, io.EOF
 	}
 	return n, err
-}
-
-// pending is whether the next read may have to wait for the endpoint for long, though the answer's head is there.
-func (b *answerBody) pending(length int64) bool {
-	switch {
-	case b.ReadCloser == http.NoBody:
-		return false
-	case b.conn != nil:
-		return b.conn.reader.Buffered() == 0
-	default:
-		return length < 0
-	}
 }
 
 // Close implements io.Closer.
 func (b *answerBody) Close() (err error) {
 	b.closing.Do(func() {
-		defer b.endpoint.Release()
-		switch {
-		case b.conn == nil:
-			err = b.ReadCloser.Close()
-		case b.ended && !b.last && b.conn.free():
-			b.pool.put(b.conn)
-		default:
-			err = b.conn.Close()
-		}
+		err = b.ReadCloser.Close()
+		b.endpoint.Release()
 	})
 	return err
 }
@@ -349,12 +344,15 @@ type interimWriter struct {
 	w  http.ResponseWriter // nil: the answer has come
 }
 
-// write is an [httptrace.ClientTrace]'s Got1xxResponse. net/http's server itself tells the client to continue, when the
-// request's body is read.
-func (i *interimWriter) write(code int, header textproto.MIMEHeader) error {
-	if i == nil || code == http.StatusContinue {
+// passInterim is an [httptrace.ClientTrace]'s Got1xxResponse. Interim answers are passed on in HTTP/1.1 alone, and not
+// to a GET, where firmware expects none. In HTTP/2 a client may reset the stream: then WriteHeader returns before
+// net/http has encoded the interim answer's header, which is cleared here for the next answer. net/http's server itself
+// tells the client to continue, when the request's body is read.
+func (t *trip) passInterim(code int, header textproto.MIMEHeader) error {
+	if r := t.asked; code == http.StatusContinue || r.ProtoMajor != 1 || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
 	}
+	i := &t.interim
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.w == nil {
@@ -365,16 +363,12 @@ func (i *interimWriter) write(code int, header textproto.MIMEHeader) error {
 	http1.SetAnswerHeader(answer, http.Header(header))
 	i.w.WriteHeader(code)
 	clear(answer)
-	for name, values := range before {
-		answer[name] = values
-	}
+	maps.Copy(answer, before)
 	return nil
 }
 
 func (i *interimWriter) end() {
-	if i != nil {
-		i.mu.Lock()
-		i.w = nil
-		i.mu.Unlock()
-	}
+	i.mu.Lock()
+	i.w = nil
+	i.mu.Unlock()
 }

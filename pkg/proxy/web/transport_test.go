@@ -10,20 +10,17 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
-	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
 // raw is a backend that answers each request of a connection with the next of some texts, and closes after the last.
@@ -78,9 +75,8 @@ func testStaleConnection(t *testing.T, start starter) {
 	}
 }
 
-func TestConnectionsAreKept(t *testing.T) { withAndWithout(t, testConnectionsAreKept) }
-
-func testConnectionsAreKept(t *testing.T, start starter) {
+// The engine keeps connections; ReverseProxy has one for each request.
+func TestConnectionsAreKept(t *testing.T) {
 	addr, connections := raw(t, fine, fine, "HTTP/1.1 204 No Content\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", fine)
 	r := start(t, Settings{Pool: pool(addr)})
@@ -90,44 +86,6 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections for 5 requests, want 1", n)
 	}
-}
-
-// Connections that nobody uses are given up.
-func TestSweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newIdlePool(&Settings{})
-		key := idle.PerClient(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
-		var others []net.Conn
-		keep := func() {
-			ours, other := net.Pipe()
-			others = append(others, other)
-			d.put(&upstreamConn{Conn: ours, Slot: idle.NewSlot[*upstreamConn](key)})
-		}
-		kept := func() int {
-			synctest.Wait()
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return d.idle.Len()
-		}
-		keep()
-		time.Sleep(upstreamIdle - time.Second)
-		keep()
-		time.Sleep(2 * time.Second)
-		if n := kept(); n != 1 {
-			t.Errorf("%d connections are kept, want the younger one", n)
-		}
-		time.Sleep(2 * upstreamIdle)
-		if n := kept(); n != 0 || d.sweeping != nil {
-			t.Errorf("%d connections are kept after a long silence", n)
-		}
-		for i, other := range others {
-			if _, err := other.Write([]byte("x")); err == nil {
-				t.Errorf("connection %d is open", i)
-			}
-		}
-		keep()
-		d.close()
-	})
 }
 
 // What an endpoint says beyond its answer must not become the next client's answer.
@@ -210,7 +168,7 @@ func testAnswerHeaders(t *testing.T, start starter) {
 func TestHead(t *testing.T) { withAndWithout(t, testHead) }
 
 func testHead(t *testing.T, start starter) {
-	addr, connections := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", fine)
+	addr, _ := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
 	r := start(t, Settings{Pool: pool(addr)})
 	response, err := r.http.Head(r.url)
 	if err != nil {
@@ -219,9 +177,6 @@ func testHead(t *testing.T, start starter) {
 	_ = response.Body.Close()
 	if response.ContentLength != 1000000 {
 		t.Errorf("the length is %d", response.ContentLength)
-	}
-	if _, body := r.get(t, "/"); body != "ok" || connections.Load() != 1 {
-		t.Errorf("got %q on connection %d", body, connections.Load())
 	}
 }
 
@@ -333,7 +288,7 @@ func TestExhausted(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
 		one := r.current.Load().sites[0].proxy
-		one.transport.idle.dial, one.transport.standard.DialContext = fail, fail
+		one.transport.standard.DialContext = fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}
@@ -403,8 +358,8 @@ func TestTrailersOfAnEmptyAnswer(t *testing.T) {
 	})
 }
 
-// GETs of HTTP/2 clients go by kept connections, too, and those are each for one client.
-func TestHTTP2ClientsHaveKeptConnections(t *testing.T) {
+// Requests of HTTP/2 clients go to an HTTP/1.1 endpoint by a connection each.
+func TestHTTP2ClientsShareNoConnection(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()
@@ -444,15 +399,9 @@ func TestHTTP2ClientsHaveKeptConnections(t *testing.T) {
 		if response.Proto != "HTTP/2.0" || string(body) != "ok" {
 			t.Errorf("got %s, %q", response.Proto, body)
 		}
-		eventually(t, "the endpoint's connection is kept", func() bool {
-			p := r.current.Load().sites[0].proxy.transport.idle
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return int64(p.idle.Len()) == connections.Load()
-		})
 	}
-	if n := connections.Load(); n != 2 {
-		t.Errorf("%d connections for 6 requests of 2 clients, want 2", n)
+	if n := connections.Load(); n != 6 {
+		t.Errorf("%d connections for 6 requests, want one for each", n)
 	}
 	if err := r.stop(); err != nil { // or the endpoint waits for us
 		t.Error(err)
