@@ -68,8 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Watch: s.WatchNamespace, Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
 		Services: service.Options{Class: s.Class, Names: s.Services, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
-		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
-		Times: s.times(), AnnounceInterval: s.AnnounceInterval, ProbeInterval: s.ProbeInterval,
+		Bounds:   bounded(logger), Times: s.times(),
 		Host: lb.NewNetwork(manager), Logger: logger, Registerer: registry,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{

@@ -15,13 +15,9 @@ const (
 	programDescriptors, sessionDescriptors = 256, 16384
 )
 
-// bounds are what TCP connections in mode proxy may take: what the container and the process have, and what the
-// environment sets.
-func (s *settings) bounds(logger *slog.Logger) forward.Bounds {
+// bounded is what TCP connections in mode proxy may take of what the container and the process have.
+func bounded(logger *slog.Logger) forward.Bounds {
 	container := bounds.Tune(logger)
 	reserve := bounds.Reserve{Memory: programMemory, Descriptors: programDescriptors + sessionDescriptors}
-	return forward.Bounds{
-		Account: reserve.Account(container, logger), Container: container,
-		Connections: s.Connections, ConnectionsPerClient: s.ConnectionsPerClient,
-	}
+	return forward.Bounds{Account: reserve.Account(container, logger), Container: container}
 }

@@ -34,21 +34,8 @@ type settings struct {
 	Mode      string         `default:"announce" desc:"who forwards for Services that do not say: announce (kube-proxy) or proxy (stack-lb's own listeners)"`
 	Addresses []netip.Prefix `desc:"prefixes of addresses that Services may ask for, separated by commas; empty: any"`
 
-	Zone         string        `desc:"topology zone whose endpoints mode proxy prefers where EndpointSlices have hints; empty: that of the node's label"`
-	DrainTimeout time.Duration `split_words:"true" default:"30s" desc:"mode proxy: how long connections may go on when a Service gives up a port"`
-
-	Connections          int `default:"0" desc:"mode proxy: TCP connections of a port at a time; 0: as many as memory and descriptors allow"`
-	ConnectionsPerClient int `split_words:"true" default:"0" desc:"the same, by client address (IPv6: a /64); 0: half of what memory and descriptors allow"`
-
-	LeaseDuration    time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
-	RenewDeadline    time.Duration `split_words:"true" default:"4s" desc:"how long a node without the API keeps an address; as long as the address of a lease lives, at most"`
-	RetryPeriod      time.Duration `split_words:"true" default:"1s" desc:"time between renewals; half of the deadline at most"`
-	ProbeInterval    time.Duration `split_words:"true" default:"1s" desc:"least time between two questions for an address on the link; more where there are many addresses"`
-	AnnounceInterval time.Duration `split_words:"true" default:"60s" desc:"time between announcements after the first five seconds"`
+	LeaseDuration time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
 }
-
-// leastInterval keeps announcements from being a flood.
-const leastInterval = time.Second
 
 var (
 	className = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
@@ -56,15 +43,21 @@ var (
 )
 
 // times are those of the election.
-func (s *settings) times() elect.Times {
-	return elect.Times{Lease: s.LeaseDuration, Deadline: s.RenewDeadline, Retry: s.RetryPeriod}
-}
+func (s *settings) times() elect.Times { return elect.TimesFor(s.LeaseDuration, address.KernelDelay) }
 
 // Removed implements the check of pkg/daemon.
 func (s *settings) Removed() map[string]string {
 	return map[string]string{
-		"PPROF": daemon.NoPprof,
-		"KEY":   "the holder keeps an address while the API is away, without a key, as long as no other station has it",
+		"PPROF":                  daemon.NoPprof,
+		"KEY":                    "the holder keeps an address while the API is away, without a key, as long as no other station has it",
+		"ZONE":                   "the node's label topology.kubernetes.io/zone says it",
+		"DRAIN_TIMEOUT":          "connections may go on for 30 s when a Service in mode proxy gives up a port",
+		"CONNECTIONS":            "connections are as many as memory and descriptors allow",
+		"CONNECTIONS_PER_CLIENT": "one client has at most half of what memory and descriptors allow",
+		"RENEW_DEADLINE":         "it follows from " + prefix + "_LEASE_DURATION",
+		"RETRY_PERIOD":           "it follows from " + prefix + "_LEASE_DURATION",
+		"PROBE_INTERVAL":         "the link is asked once a second",
+		"ANNOUNCE_INTERVAL":      "an address is announced each 60 s after the first five seconds",
 	}
 }
 
@@ -98,30 +91,13 @@ func (s *settings) Validate() error {
 	if s.Mode != string(service.Announce) && s.Mode != string(service.Proxy) {
 		fault("MODE", "%q is no mode: write %s or %s", s.Mode, service.Announce, service.Proxy)
 	}
-	if s.DrainTimeout < 0 {
-		fault("DRAIN_TIMEOUT", "%v is less than nothing", s.DrainTimeout)
-	}
-	if s.Connections < 0 {
-		fault("CONNECTIONS", "%d is less than none", s.Connections)
-	}
-	if s.ConnectionsPerClient < 0 {
-		fault("CONNECTIONS_PER_CLIENT", "%d is less than none", s.ConnectionsPerClient)
-	}
 	for _, p := range s.Addresses {
 		if p.Masked() != p {
 			fault("ADDRESSES", "%s has bits behind its length set: did you mean %s?", p, p.Masked())
 		}
 	}
-	if s.ProbeInterval < leastInterval {
-		fault("PROBE_INTERVAL", "%v is less than %v", s.ProbeInterval, leastInterval)
-	}
-	if s.AnnounceInterval < leastInterval {
-		fault("ANNOUNCE_INTERVAL", "%v is less than %v", s.AnnounceInterval, leastInterval)
-	}
-	if joined, ok := s.times().Validate(address.KernelDelay).(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			faults = append(faults, fmt.Errorf("%s_%w", prefix, err))
-		}
+	if err := elect.CheckDuration(s.LeaseDuration); err != nil {
+		fault("LEASE_DURATION", "%v", err)
 	}
 	return errors.Join(faults...)
 }

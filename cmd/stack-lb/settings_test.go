@@ -20,7 +20,7 @@ func TestSettingsNameEveryFault(t *testing.T) {
 	wrong := map[string]string{
 		"NODE": "Node 1", "NAMESPACE": "a.b", "WATCH_NAMESPACE": "A", "CLASS": "a/b/c", "ADDRESSES": "192.0.2.1/24", "LEASE_DURATION": "6500ms",
 		"RENEW_DEADLINE": "6s", "RETRY_PERIOD": "5s", "ANNOUNCE_INTERVAL": "1ms", "PROBE_INTERVAL": "1ms", "UNHEARD_OF": "1",
-		"MODE": "ipvs", "DRAIN_TIMEOUT": "-1s", "CONNECTIONS": "-1", "CONNECTIONS_PER_CLIENT": "many", "PPROF": "true",
+		"MODE": "ipvs", "DRAIN_TIMEOUT": "-1s", "CONNECTIONS": "-1", "CONNECTIONS_PER_CLIENT": "many", "ZONE": "rack-1", "PPROF": "true",
 	}
 	for variable, value := range wrong {
 		t.Setenv(prefix+"_"+variable, value)
@@ -61,8 +61,8 @@ func TestSettingsThatAreGood(t *testing.T) {
 		"in a pod":   {"NODE": "node-1.example.com"},
 		"kubeconfig": {"NODE": "n", "KUBECONFIG": "/k", "NAMESPACE": "stack"},
 		"watched":    {"NODE": "n", "KUBECONFIG": "/k", "WATCH_NAMESPACE": "stack"},
-		"short":      {"NODE": "n", "LEASE_DURATION": "3s", "RENEW_DEADLINE": "1s", "RETRY_PERIOD": "300ms"},
-		"proxy":      {"NODE": "n", "MODE": "proxy", "ZONE": "rack-1", "DRAIN_TIMEOUT": "0s", "CONNECTIONS_PER_CLIENT": "100"},
+		"short":      {"NODE": "n", "LEASE_DURATION": "3s"},
+		"proxy":      {"NODE": "n", "MODE": "proxy"},
 		"addresses":  {"NODE": "n", "ADDRESSES": "192.0.2.0/24,2001:db8::/64"},
 	} {
 		t.Run(name, func(t *testing.T) {

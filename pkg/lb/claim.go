@@ -279,7 +279,7 @@ func (v *vip) announce(link address.Link, port Port) *announce.Announcer {
 		if err != nil {
 			v.log.Warn("failed to announce an address", "link", link.Name, "error", err)
 		}
-	}, v.c.o.AnnounceInterval)
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -107,7 +107,7 @@ func New(o Options) *Controller {
 	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
 	c.ear = ear{host: o.Host, turn: c.questions.Wait}
 	c.forward = forward.New(forward.Options{
-		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
+		Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
 	})
 	c.status = elect.New(elect.Config{
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
@@ -376,11 +376,8 @@ func (c *Controller) label(name string) (value string, found bool) {
 
 // place is where this node's listeners are.
 func (c *Controller) place() service.Place {
-	place := service.Place{Node: c.o.Node, Zone: c.o.Zone}
-	if place.Zone == "" {
-		place.Zone, _ = c.label(core.LabelTopologyZone)
-	}
-	return place
+	zone, _ := c.label(core.LabelTopologyZone)
+	return service.Place{Node: c.o.Node, Zone: zone}
 }
 
 // cordoned reports whether this node is to get no new pods, since it is about to go.

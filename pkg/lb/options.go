@@ -40,14 +40,8 @@ type Options struct {
 	LeaseOwner *meta.OwnerReference
 	Services   service.Options
 	Times      elect.Times
-	// Zone is this node's for topology hints; empty is that of its label.
-	Zone string
-	// Drain is how long connections of Services in mode proxy may go on when their port goes while the address stays.
-	Drain time.Duration
 	// Bounds are those of the TCP connections of Services in mode proxy.
 	Bounds forward.Bounds
-	// AnnounceInterval is the time between announcements after a burst; zero is announce.Interval.
-	AnnounceInterval time.Duration
 	// ProbeInterval is the least time between two questions for an address; zero is probe.WatchInterval.
 	ProbeInterval time.Duration
 	// Host is this host's links and addresses.

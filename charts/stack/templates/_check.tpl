@@ -302,21 +302,8 @@ of the world. Takes v, path and prefixes.
 {{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.enabled is true and service.loadBalancerClass is %s, which is another load balancer's: leave service.loadBalancerClass out, or set loadBalancer.enabled=false" $v.service.loadBalancerClass)) -}}
 {{- end -}}
 {{- $lease := include "stack.milliseconds" $lb.leaseDuration | int64 -}}
-{{- $deadline := include "stack.milliseconds" $lb.renewDeadline | int64 -}}
-{{- $retry := include "stack.milliseconds" $lb.retryPeriod | int64 -}}
 {{- if lt $lease 3000 -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.leaseDuration is %s and 3s is the least: set loadBalancer.leaseDuration to more" $lb.leaseDuration)) -}}
-{{- end -}}
-{{- /* As pkg/lb/elect: clocks drift by 2 %, the kernel may be a second late, and lifetimes are whole seconds. */ -}}
-{{- $lives := div (sub (div (mul $lease 98) 100) 1000) 1000 -}}
-{{- if gt $deadline (mul $lives 1000) -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.renewDeadline is %s and the address lives for %v s of a lease of %s: set loadBalancer.renewDeadline=%vs or less, or loadBalancer.leaseDuration to more" $lb.renewDeadline $lives $lb.leaseDuration $lives)) -}}
-{{- end -}}
-{{- if or (lt $retry 1) (gt (mul $retry 2) $deadline) -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.retryPeriod is %s and a renewal has to be tried twice within loadBalancer.renewDeadline=%s: set loadBalancer.retryPeriod to half of it or less" $lb.retryPeriod $lb.renewDeadline)) -}}
-{{- end -}}
-{{- if lt (include "stack.milliseconds" $lb.announceInterval | int64) 1000 -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.announceInterval is %s and 1s is the least: set loadBalancer.announceInterval to more" $lb.announceInterval)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

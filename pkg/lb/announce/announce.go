@@ -26,18 +26,13 @@ type Announcer struct {
 	May func() bool
 	// Failed is told when sending failed, and when it succeeds again, by nil.
 	Failed func(error)
-	// Interval is the time between announcements after a burst; zero is the constant.
-	Interval time.Duration
 
 	defend chan struct{}
 }
 
 // New makes an announcer, which says nothing before Run.
-func New(send func() error, may func() bool, failed func(error), interval time.Duration) *Announcer {
-	if interval == 0 {
-		interval = Interval
-	}
-	return &Announcer{Send: send, May: may, Failed: failed, Interval: interval, defend: make(chan struct{}, 1)}
+func New(send func() error, may func() bool, failed func(error)) *Announcer {
+	return &Announcer{Send: send, May: may, Failed: failed, defend: make(chan struct{}, 1)}
 }
 
 // Defend has the address announced now, since another station says that it has it. It may be called from any goroutine.
@@ -70,7 +65,7 @@ func (a *Announcer) Run(ctx context.Context) {
 				bad = err != nil
 			}
 		}
-		wait := a.Interval
+		wait := Interval
 		if again := last.Sub(began) + BurstInterval; again <= BurstLength && BurstInterval < wait {
 			wait = BurstInterval
 		}

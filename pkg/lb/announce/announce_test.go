@@ -20,7 +20,7 @@ func TestScheduleOfAnnouncements(t *testing.T) {
 		var sent []time.Duration
 		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {
 			t.Error("told of a failure")
-		}, 0)
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
@@ -46,7 +46,7 @@ func TestFailureIsToldUntilItIsOver(t *testing.T) {
 				return down
 			}
 			return nil
-		}, always, func(err error) { told = append(told, err) }, time.Second)
+		}, always, func(err error) { told = append(told, err) })
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
 		a.Run(ctx)
@@ -63,7 +63,7 @@ func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var sent []time.Duration
-		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {}, 0)
+		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {})
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
 		defer stop()
 		done := make(chan struct{})
@@ -91,7 +91,7 @@ func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
 func TestNothingIsSaidAfterTheGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end, sent := time.Now().Add(2*time.Second), 0
-		a := New(func() error { sent++; return nil }, func() bool { return time.Now().Before(end) }, func(error) {}, 0)
+		a := New(func() error { sent++; return nil }, func() bool { return time.Now().Before(end) }, func(error) {})
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
 		defer stop()
 		go func() {

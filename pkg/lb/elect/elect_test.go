@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -550,35 +549,25 @@ func TestNeverTwoOwners(t *testing.T) {
 }
 
 func TestTimes(t *testing.T) {
-	s := time.Second
+	s, delay := time.Second, 1500*time.Millisecond
 	for name, test := range map[string]struct {
-		times Times
-		want  []string
+		lease time.Duration
+		want  Times // zero: it is refused
 	}{
-		"default":             {Default, nil},
-		"short":               {Times{3 * s, s, s / 2}, nil},
-		"kube's":              {Times{15 * s, 10 * s, 2 * s}, nil},
-		"no lease":            {Times{0, s, s / 2}, []string{"LEASE_DURATION", "RENEW_DEADLINE"}},
-		"parts of a second":   {Times{6500 * time.Millisecond, 4 * s, s}, []string{"LEASE_DURATION"}},
-		"deadline too long":   {Times{6 * s, 5 * s, s}, []string{"RENEW_DEADLINE"}},
-		"retry too long":      {Times{6 * s, 4 * s, 3 * s}, []string{"RETRY_PERIOD"}},
-		"no retry":            {Times{6 * s, 4 * s, 0}, []string{"RETRY_PERIOD"}},
-		"deadline is nothing": {Times{6 * s, 0, s}, []string{"RETRY_PERIOD"}},
-		"a day":               {Times{24 * time.Hour, 4 * s, s}, []string{"LEASE_DURATION"}},
+		"default":           {6 * s, Default},
+		"short":             {3 * s, Times{3 * s, s, s / 4}},
+		"kube's":            {15 * s, Times{15 * s, 13 * s, 13 * s / 4}},
+		"too short":         {2 * s, Times{}},
+		"no lease":          {0, Times{}},
+		"parts of a second": {6500 * time.Millisecond, Times{}},
+		"a day":             {24 * time.Hour, Times{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := test.times.Validate(s)
-			lines := 0
-			if err != nil {
-				lines = len(strings.Split(err.Error(), "\n"))
+			if err := CheckDuration(test.lease); (err != nil) != (test.want == Times{}) {
+				t.Fatalf("got %v", err)
 			}
-			if lines != len(test.want) {
-				t.Errorf("got %v", err)
-			}
-			for _, want := range test.want {
-				if err == nil || !strings.Contains(err.Error(), want+":") {
-					t.Errorf("got %v, want a fault of %s", err, want)
-				}
+			if got := TimesFor(test.lease, delay); test.want != (Times{}) && got != test.want {
+				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package elect
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
@@ -32,25 +31,27 @@ func (t Times) pace(late time.Duration) time.Duration {
 	return min(t.Retry, max(t.Retry/4, (t.Deadline-late)*2/3))
 }
 
-// Validate names every fault of the times. The holder has to have given up, and the kernel has to have taken the
-// address away even if it is late by kernelDelay, before a candidate may take the lease.
-func (t Times) Validate(kernelDelay time.Duration) error {
-	var faults []error
-	if t.Lease%time.Second != 0 || t.Lease <= 0 {
-		faults = append(faults, fmt.Errorf("LEASE_DURATION: %v is no whole number of seconds", t.Lease))
+// TimesFor are the times of a lease. The holder has to have given up, and the kernel has to have taken the address away
+// even if it is late by kernelDelay, before a candidate may take the lease; within that there are four tries.
+func TimesFor(lease, kernelDelay time.Duration) Times {
+	t := Times{Lease: lease}
+	t.Deadline = (t.Hold() - kernelDelay).Truncate(time.Second)
+	t.Retry = t.Deadline / 4
+	return t
+}
+
+// leastDuration is that of which the kernel lets a whole second.
+const leastDuration = 3 * time.Second
+
+// CheckDuration says what is wrong with a lease's duration; nil if it can be held.
+func CheckDuration(lease time.Duration) error {
+	switch {
+	case lease%time.Second != 0:
+		return fmt.Errorf("%v is no whole number of seconds", lease)
+	case lease < leastDuration:
+		return fmt.Errorf("%v is less than %v", lease, leastDuration)
+	case lease > maxDuration:
+		return fmt.Errorf("%v is longer than %v", lease, maxDuration)
 	}
-	if t.Lease > maxDuration {
-		faults = append(faults, fmt.Errorf("LEASE_DURATION: %v is longer than %v", t.Lease, maxDuration))
-	}
-	lifetime := (t.Hold() - kernelDelay).Truncate(time.Second)
-	if t.Deadline > lifetime {
-		faults = append(faults, fmt.Errorf(
-			"RENEW_DEADLINE: %v is longer than the address of a lease of %v lives (%v): less, or a longer LEASE_DURATION",
-			t.Deadline, t.Lease, max(lifetime, 0)))
-	}
-	if t.Retry <= 0 || 2*t.Retry > t.Deadline {
-		faults = append(faults, fmt.Errorf(
-			"RETRY_PERIOD: %v leaves no second try before RENEW_DEADLINE (%v): at most half of it", t.Retry, t.Deadline))
-	}
-	return errors.Join(faults...)
+	return nil
 }

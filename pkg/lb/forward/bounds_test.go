@@ -129,33 +129,3 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 		return err
 	})
 }
-
-// Connections can be bounded by number as well.
-func TestConnectionsOfAPort(t *testing.T) {
-	tests := map[string]struct {
-		bounds Bounds
-		second string // whose connection is one too many
-		reason string
-	}{
-		"of a client": {Bounds{ConnectionsPerClient: 1}, "192.0.2.1", "client_limit"},
-		"in all":      {Bounds{Connections: 1}, "192.0.2.9", "limit"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := bounded(t, test.bounds)
-			if _, err := hold(t, "192.0.2.1"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := hold(t, test.second); err == nil {
-				t.Error("a connection too many is served")
-			}
-			if err := s.counts("stack_proxy_tcp_refused_total", test.reason, 1); err != nil {
-				t.Error(err)
-			}
-			_, err := hold(t, "192.0.2.9")
-			if served := err == nil; served != (test.bounds.Connections == 0) {
-				t.Errorf("another client is served: %v, %v", served, err)
-			}
-		})
-	}
-}

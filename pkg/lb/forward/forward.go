@@ -27,8 +27,6 @@ import (
 
 // Options make a [Manager].
 type Options struct {
-	// Drain is how long connections may go on when their listener goes while the address stays.
-	Drain time.Duration
 	// Bounds are those of TCP connections.
 	Bounds Bounds
 	// Changed is told of an address whose [Manager.Fault] may have changed. It may be nil.
@@ -44,8 +42,6 @@ type Bounds struct {
 	// memory; nil is a container without a limit.
 	Account   *admission.Account
 	Container admission.Gauge
-	// Connections bounds those of a listener, ConnectionsPerClient those of one client address there; 0 does not.
-	Connections, ConnectionsPerClient int
 }
 
 // State is what the listeners are to be.

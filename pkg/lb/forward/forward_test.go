@@ -172,7 +172,7 @@ func newSite(t *testing.T, change ...func(*Options)) *site {
 	s := &site{
 		t: t, registry: prometheus.NewRegistry(), slices: map[string][]*discovery.EndpointSlice{},
 	}
-	o := Options{Drain: time.Minute, Registerer: s.registry, Changed: func(ip netip.Addr) {
+	o := Options{Registerer: s.registry, Changed: func(ip netip.Addr) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.changed = append(s.changed, ip)

@@ -20,6 +20,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/udp"
 )
 
+// drain is how long connections may go on when their listener goes while the address stays.
+const drain = 30 * time.Second
+
 // Bounds of a UDP port. A session is a socket and some kilobytes; one client is perhaps a site behind a NAT.
 const (
 	sessions          = 16384
@@ -160,8 +163,7 @@ func (m *Manager) running() *loop.Group {
 
 func (m *Manager) settings(p *port) tcp.Settings {
 	return tcp.Settings{
-		Pool: p.pool.Load(), Drain: m.o.Drain, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
-		MaxConnections: m.o.Bounds.Connections, MaxPerClient: m.o.Bounds.ConnectionsPerClient,
+		Pool: p.pool.Load(), Drain: drain, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
 	}
 }
 

@@ -21,7 +21,6 @@ var withoutValue = map[string]string{
 	"STACK_PROXY_TRUSTED_PROXIES": "likewise: trustedProxies",
 	"STACK_LB_NAMESPACE":          "the pod's own, where the Role is",
 	"STACK_LB_KUBECONFIG":         "the pod has a service account",
-	"STACK_LB_PROBE_INTERVAL":     "one question a second suits any link; else loadBalancer.extraEnv",
 }
 
 // ownDefault are the variables that the chart sets to something else than the program's default.

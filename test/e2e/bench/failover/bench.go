@@ -62,7 +62,7 @@ func (o Options) Plan() []Options {
 }
 
 // Short are stack-lb's settings with the shortest lease.
-var Short = []string{"STACK_LB_LEASE_DURATION=3s", "STACK_LB_RENEW_DEADLINE=1s", "STACK_LB_RETRY_PERIOD=300ms"}
+var Short = []string{"STACK_LB_LEASE_DURATION=3s"}
 
 // cases are those that are wished.
 func (o Options) cases() ([]Case, error) {
