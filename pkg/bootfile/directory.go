@@ -1,5 +1,5 @@
 // Package bootfile finds the files that firmware asks for by TFTP, by names as firmware writes them, in a directory of
-// the artifact volume, and reads them without keeping an event loop waiting for a disk. docs/design/boot-files.md has
+// the artifact volume, and reads them without keeping an event loop waiting for a disk. docs/design/decisions.md has
 // the decisions.
 package bootfile
 

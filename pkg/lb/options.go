@@ -1,4 +1,4 @@
-// Package lb gives the addresses of Services of type LoadBalancer to one node at a time; docs/design/stack-lb.md says
+// Package lb gives the addresses of Services of type LoadBalancer to one node at a time; docs/design/decisions.md says
 // why it is built as it is. This package is the controller: it follows the API, and runs one task for each address.
 package lb
 

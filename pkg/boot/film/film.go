@@ -1,6 +1,6 @@
 // Package film reads and writes recorded event streams: JSON, one object a line. A film begins with a [Title]; each
 // further line is an event, knowledge beside the events, a time that has passed, or an expectation of what the journal
-// says of a machine then. docs/design/boots.md tells what films are for.
+// says of a machine then. docs/design/decisions.md tells what films are for.
 package film
 
 import (

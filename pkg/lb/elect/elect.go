@@ -1,5 +1,5 @@
 // Package elect decides which node holds a Lease: it acquires it, renews it while the node serves, gives it up, and
-// releases it. What the lease allows ends before anybody else may take it; docs/design/stack-lb.md has the argument.
+// releases it. What the lease allows ends before anybody else may take it; docs/design/decisions.md has the argument.
 //
 // No decision reads the times that are written in a Lease, nor the wall clock.
 package elect

@@ -1,7 +1,7 @@
 // Package syslog forwards syslog datagrams one way, and tells the receiver their senders.
 //
 // There are no sessions: a worker takes a batch from the port, marks each datagram with its sender in the way
-// that [Source] says, and sends the batch. docs/design/datagrams.md has the decisions, docs/syslog.md the forms.
+// that [Source] says, and sends the batch. docs/design/decisions.md has the decisions, docs/syslog.md the forms.
 package syslog
 
 import (

@@ -1,7 +1,7 @@
 // Package tftp is a TFTP-aware NAT: machines talk to one address and port for the whole of a transfer, whatever
 // port the server behind answers from (RFC 1350, 2347, 2348, 2349, 7440). Boot files it serves itself.
 //
-// Options, blocks and errors of a server pass untouched. docs/design/datagrams.md and boot-files.md have the decisions,
+// Options, blocks and errors of a server pass untouched. docs/design/decisions.md has the decisions,
 // docs/tftp.md the metrics and the log.
 package tftp
 

@@ -5,7 +5,7 @@
 // nanoseconds of the caller's clock. The package does no I/O and starts no goroutine: a [Gate] decides, a [Queue] keeps
 // the bytes of waiting requests and hands them to the caller, a [Limiter] counts. All memory has a fixed size.
 //
-// docs/design/relay-floods.md has the reasons for these decisions, and the attacks that they do not stop.
+// docs/design/decisions.md has the reasons for these decisions, and the attacks that they do not stop.
 package admit
 
 import "time"

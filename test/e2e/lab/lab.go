@@ -11,7 +11,7 @@
 // A program that uses the package calls [Init] first thing in main (or TestMain): the lab's helper processes are
 // the same binary started again. Tests call [ForTest]; others [Up] and [Lab.Down].
 //
-// Everything in the lab dies with the process that made it, whatever ends that process; see docs/design/lab.md.
+// Everything in the lab dies with the process that made it, whatever ends that process; see docs/design/decisions.md.
 package lab
 
 import (

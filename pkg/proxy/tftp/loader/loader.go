@@ -1,5 +1,5 @@
 // Package loader keeps the loaders that a server gives to all machines alike, so that they are served from memory: as
-// the server has them by HTTP, or by TFTP. docs/design/boot-files.md has the decisions.
+// the server has them by HTTP, or by TFTP. docs/design/decisions.md has the decisions.
 package loader
 
 import (

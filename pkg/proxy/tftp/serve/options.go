@@ -1,6 +1,6 @@
 // Package serve decides what a TFTP server sends to a client that reads a file, and when (RFC 1350, 2347 to 2349 and
 // 7440). It does no I/O and has no clock: its caller brings the client's acknowledgements and the time, and sends what
-// it is told to. docs/design/boot-files.md has the decisions.
+// it is told to. docs/design/decisions.md has the decisions.
 package serve
 
 import (
