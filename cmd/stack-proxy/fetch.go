@@ -25,7 +25,6 @@ func fetchOnce(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name+" fetch", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("f", "", "what to fetch, in YAML; default what "+prefix+"_ARTIFACTS_FILE says")
-	back := flags.Bool("rollback", false, "serve the files before the current ones again, and hold their release back")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -50,11 +49,7 @@ func fetchOnce(args []string, stderr io.Writer) int {
 	}
 	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer restore()
-	do := f.Once
-	if *back {
-		do = f.RollBack
-	}
-	if err := do(ctx); err != nil {
+	if err := f.Once(ctx); err != nil {
 		logger.Error("failed to fetch", "error", err)
 		return 1
 	}

@@ -29,7 +29,7 @@ const (
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
                     -files also reads the certificates, keys, key sets and directories that it names
   schema            print the JSON schema of a routes file, for editors
-  fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
+  fetch [-f FILE]   bring the OS files up to date once, and exit
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.
 Low ports need no capability where the sysctl net.ipv4.ip_unprivileged_port_start is 0.

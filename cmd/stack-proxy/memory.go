@@ -6,7 +6,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
-// The parts of memory and descriptors that connections cannot have (docs/design/limits.md).
+// The parts of memory and descriptors that connections cannot have (docs/design/decisions.md).
 const (
 	// programMemory is what the program takes by itself, in bytes; sessionMemory a datagram session.
 	programMemory, sessionMemory = 32 << 20, 5 << 10

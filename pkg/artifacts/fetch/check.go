@@ -24,8 +24,6 @@ type plan struct {
 	artifacts []artifact
 	release   string
 	err       error
-	// held keeps the set as it is: the release was rolled back from.
-	held bool
 	// paths are the downloads, by artifact; one that is there already has none.
 	paths map[string]string
 }
@@ -97,7 +95,6 @@ func (c *check) heal(ctx context.Context) error {
 // plan asks the releases what they have.
 func (c *check) plan(ctx context.Context) []*plan {
 	plans := make([]*plan, len(c.config.Sets))
-	held := c.volume.held()
 	var asking sync.WaitGroup
 	for i := range c.config.Sets {
 		p := &plan{set: &c.config.Sets[i], paths: map[string]string{}}
@@ -108,10 +105,6 @@ func (c *check) plan(ctx context.Context) []*plan {
 				return
 			}
 			p.release = releaseOf(p.artifacts)
-			_, have := c.current.Sets[p.set.Name]
-			if p.held = have && held[p.set.Name] == p.release; p.held {
-				c.log.Info("release held back", "set", p.set.Name, "release", p.release)
-			}
 		})
 	}
 	asking.Wait()
@@ -180,20 +173,16 @@ func (c *check) resolve(ctx context.Context, s *Set) ([]artifact, error) {
 }
 
 // key is what must be the same for an artifact's files to be as they should be.
-func (c *check) key(a artifact) string {
-	switch {
-	case !a.extract:
-		return string(a.digest) + " as " + a.as
-	case c.config.KeepArchives:
-		return string(a.digest) + " in " + path.Dir(a.as) + " and itself"
-	default:
+func key(a artifact) string {
+	if a.extract {
 		return string(a.digest) + " in " + path.Dir(a.as)
 	}
+	return string(a.digest) + " as " + a.as
 }
 
 // have says whether an artifact's files are there, all and whole.
 func (c *check) have(a artifact) bool {
-	return c.current.Sets[a.set].Artifacts[a.name] == c.key(a) && !c.damaged[a.set+"/"+a.name]
+	return c.current.Sets[a.set].Artifacts[a.name] == key(a) && !c.damaged[a.set+"/"+a.name]
 }
 
 // releaseOf is a digest of what a release consists of.
@@ -210,7 +199,7 @@ func (c *check) download(ctx context.Context, plans []*plan) {
 	slots := make(chan struct{}, c.config.Parallel)
 	var working sync.WaitGroup
 	for _, p := range plans {
-		if p.err != nil || p.held {
+		if p.err != nil {
 			continue
 		}
 		working.Go(func() { p.err = c.downloadSet(ctx, p, slots) })
@@ -276,7 +265,7 @@ func (c *check) replace(ctx context.Context, plans []*plan) error {
 		Created: time.Now().UTC(), Sets: map[string]artifacts.Set{}, Files: map[string]artifacts.File{},
 	}
 	for _, p := range plans {
-		if p.err == nil && !p.held {
+		if p.err == nil {
 			if p.err = c.stageSet(ctx, staged, next, p); p.err == nil {
 				continue
 			}
@@ -312,7 +301,7 @@ func (c *check) changed(plans []*plan) bool {
 	configured := map[string]bool{}
 	for _, p := range plans {
 		configured[p.set.Name] = true
-		if p.err != nil || p.held {
+		if p.err != nil {
 			continue
 		}
 		if len(p.paths) > 0 || len(p.artifacts) != len(c.current.Sets[p.set.Name].Artifacts) {

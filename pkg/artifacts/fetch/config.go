@@ -1,5 +1,5 @@
 // Package fetch brings the files that machines boot onto a volume: it downloads releases, verifies them, extracts
-// archives, and switches what is served in one step. See docs/design/os-files.md for the volume's layout.
+// archives, and switches what is served in one step. See docs/design/decisions.md for the volume's layout.
 //
 // Not its job: serving (the package artifacts above it) and trusting: what is fetched is hostile until its digest
 // was right, and an archive is even then.
@@ -33,8 +33,6 @@ type Config struct {
 	Proxy string `json:"proxy,omitempty"`
 	// Parallel bounds the downloads at a time. Default 3.
 	Parallel int `json:"-"`
-	// KeepArchives serves the archives beside what was extracted from them, at the price of their size.
-	KeepArchives bool `json:"keepArchives,omitempty"`
 	// StallTimeout ends an attempt in which no byte arrived for so long. Default 30s.
 	StallTimeout setting.Duration `json:"-"`
 	// Attempts is how many in a row may bring nothing before a download is given up. Default 5.
@@ -91,7 +89,8 @@ type File struct {
 // removed are the fields that the file once had, with what to do about each.
 var removed = map[string]string{
 	"attempts": noChoice, "retryFirst": noChoice, "retryMost": noChoice, "stallTimeout": noChoice, "parallel": noChoice,
-	"maxFiles": "leave it out: maxSize bounds what an archive extracts to, and 10000 its files",
+	"keepArchives": "leave it out: what is in an archive is served, and not the archive",
+	"maxFiles":     "leave it out: maxSize bounds what an archive extracts to, and 10000 its files",
 }
 
 const noChoice = "leave it out: three downloads at a time are tried again until five attempts in a row brought nothing"

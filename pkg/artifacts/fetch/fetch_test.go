@@ -406,13 +406,12 @@ func TestFiles(t *testing.T) {
 		{URL: r.URL + "/all.tgz", Digest: digest(zipped), Extract: true},
 	}}
 	c := configFor(t.TempDir(), set)
-	c.KeepArchives = true
 	f := newFetcher(t, c)
 	if err := f.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"os/plain.img": "plain", "os/sub/copy.img": "plain", "os/in/side": "inside", "os/all.tgz": string(zipped),
+		"os/plain.img": "plain", "os/sub/copy.img": "plain", "os/in/side": "inside",
 	}
 	if diff := cmp.Diff(want, served(t, f)); diff != "" {
 		t.Errorf("served differs (-want +got):\n%s", diff)
@@ -442,38 +441,6 @@ func TestPinnedChecksums(t *testing.T) {
 	}
 	if got := served(t, f)["a-latest-lts-x86_64.iso"]; got != "a" {
 		t.Errorf("got %q", got)
-	}
-}
-
-func TestRollBack(t *testing.T) {
-	r := newRelease(t)
-	const name = "a-latest-lts-x86_64.iso"
-	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both}))
-	if err := f.RollBack(t.Context()); err == nil {
-		t.Error("rolled back to nothing")
-	}
-	step := func(text, want string) {
-		t.Helper()
-		r.set(map[string][]byte{name: []byte(text)})
-		if err := f.Once(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := served(t, f)[name]; got != want {
-			t.Errorf("release %q: got %q, want %q", text, got, want)
-		}
-	}
-	step("1", "1")
-	step("2", "2")
-	if err := f.RollBack(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	step("2", "1") // held
-	step("3", "3") // newer than what is held
-	if err := os.WriteFile(filepath.Join(f.config.Volume, namePrevious, name), []byte("?"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.RollBack(t.Context()); err == nil {
-		t.Error("rolled back to damaged files")
 	}
 }
 

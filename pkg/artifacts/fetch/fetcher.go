@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -195,47 +194,6 @@ func (f *Fetcher) conclude(ctx context.Context, faults map[string]error, err err
 		f.metrics.checked(set.Name, stateOf(fault))
 	}
 	return errors.Join(all...)
-}
-
-// RollBack serves the generation before again, and holds the releases that it is rolled back from: they are not
-// switched to by later checks, newer ones are.
-func (f *Fetcher) RollBack(ctx context.Context) error {
-	v, err := openVolume(ctx, f.config.Volume, f.log)
-	if err != nil {
-		return err
-	}
-	defer v.close()
-	if v.readOnly != nil {
-		return v.readOnly
-	}
-	now, _ := os.Readlink(v.path(nameCurrent))
-	old, err := os.Readlink(v.path(namePrevious))
-	if err != nil || old == now {
-		return errors.New("failed to roll back: there is nothing before what is served")
-	}
-	before := v.manifest(namePrevious)
-	damaged, err := v.verify(ctx, namePrevious, before)
-	if err != nil {
-		return fmt.Errorf("failed to verify files: %w", err)
-	}
-	if len(damaged) > 0 || len(before.Files) == 0 {
-		return fmt.Errorf("failed to roll back: %d of %d files are damaged", len(damaged), len(before.Files))
-	}
-	held := v.held()
-	for name, set := range v.manifest(nameCurrent).Sets {
-		if before.Sets[name].Release != set.Release {
-			held[name] = set.Release
-		}
-	}
-	if err := v.hold(held); err != nil {
-		return err
-	}
-	if err := v.point(nameCurrent, old); err != nil {
-		return err
-	}
-	f.log.Info("files rolled back", "files", len(before.Files), "created", before.Created)
-	f.serving(before)
-	return nil
 }
 
 // Status tells what the fetcher is doing.

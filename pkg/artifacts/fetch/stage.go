@@ -16,7 +16,7 @@ import (
 func (c *check) stageSet(ctx context.Context, staged *os.Root, next *artifacts.Manifest, p *plan) error {
 	set := artifacts.Set{Release: p.release, Artifacts: map[string]string{}}
 	for _, a := range p.artifacts {
-		set.Artifacts[a.name] = c.key(a)
+		set.Artifacts[a.name] = key(a)
 		var err error
 		if file, fresh := p.paths[a.name]; fresh {
 			err = c.stageFresh(ctx, staged, next, a, file)
@@ -47,9 +47,7 @@ func (c *check) stageFresh(
 		for name, f := range files {
 			add(name, f)
 		}
-		if err != nil || !c.config.KeepArchives {
-			return err
-		}
+		return err
 	}
 	if _, taken := next.Files[a.as]; taken {
 		return fmt.Errorf("%w: %s", errConflict, a.as)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,6 @@ const (
 	nameGenerations = "generations"
 	namePartial     = "partial"
 	nameLock        = "lock"
-	nameHeld        = "held"
 	prefixStaging   = ".new-"
 )
 
@@ -305,34 +303,6 @@ func (v *volume) clearPartial() {
 			v.log.Warn("failed to remove partial file", "file", entry.Name(), "error", err)
 		}
 	}
-}
-
-// held are the releases, by set, that were rolled back from.
-func (v *volume) held() map[string]string {
-	held := map[string]string{}
-	text, err := os.ReadFile(v.path(nameHeld))
-	if err != nil {
-		return held
-	}
-	if err := json.Unmarshal(text, &held); err != nil {
-		v.log.Error("list of held releases damaged", "error", err)
-	}
-	return held
-}
-
-func (v *volume) hold(releases map[string]string) error {
-	text, err := json.Marshal(releases)
-	if err != nil {
-		return fmt.Errorf("failed to encode held releases: %w", err)
-	}
-	fresh := v.path(nameHeld + ".new")
-	if err := os.WriteFile(fresh, text, 0o644); err != nil {
-		return fmt.Errorf("failed to write held releases: %w", err)
-	}
-	if err := os.Rename(fresh, v.path(nameHeld)); err != nil {
-		return fmt.Errorf("failed to keep held releases: %w", err)
-	}
-	return syncDir(v.dir)
 }
 
 func syncDir(dir string) error {
