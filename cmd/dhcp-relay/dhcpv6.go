@@ -33,9 +33,8 @@ func (l *linkAddress) UnmarshalText(text []byte) error {
 // relay6 is what the settings mean for DHCPv6.
 func (s *settings) relay6() relay.Config {
 	c := s.relay()
-	c.IPv6, c.Servers, c.UpstreamAddress = true, s.servers6(), s.Dhcpv6UpstreamAddress
+	c.IPv6, c.Servers = true, s.servers6()
 	c.TrustedRelays, c.TrustedServers = ipv6(s.TrustedRelays), ipv6(s.TrustedServers)
-	c.Agent.Options, c.Agent.Enterprise = s.Dhcpv6Options, s.Dhcpv6EnterpriseNumber
 	for i := range c.Listeners {
 		c.Listeners[i].LinkAddress = netip.Addr{} // that is DHCPv4's
 		for _, link := range s.Dhcpv6LinkAddresses {
@@ -71,8 +70,7 @@ func ipv6(prefixes []netip.Prefix) []netip.Prefix {
 
 // named6 are the variables of the fields that DHCPv6 has to itself.
 var named6 = map[string]string{
-	"Servers": "DHCPV6_SERVERS", "LinkAddresses": "DHCPV6_LINK_ADDRESSES", "UpstreamAddress": "DHCPV6_UPSTREAM_ADDRESS",
-	"Options": "DHCPV6_OPTIONS",
+	"Servers": "DHCPV6_SERVERS", "LinkAddresses": "DHCPV6_LINK_ADDRESSES",
 }
 
 // validate6 names the faults of the settings of DHCPv6 that relay.Config cannot find.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -44,18 +43,11 @@ type settings struct {
 	TrustedServers      []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
 	TokenKey            string         `split_words:"true" desc:"signs a token in option 82 (DHCPv6: Interface-Id), by which any replica knows a reply; at least 16 bytes, the same for all"`
 
-	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, subscriber-id, relay-id, server-id-override"`
-	CircuitID    string            `split_words:"true" desc:"value of circuit-id; empty: the listener's name"`
-	RemoteID     string            `split_words:"true" desc:"value of remote-id; empty: the listener's MAC address"`
-	SubscriberID string            `split_words:"true" desc:"value of subscriber-id"`
-	RelayID      hexBytes          `split_words:"true" desc:"value of relay-id, a DUID in hex; empty: made from the first listener's MAC address"`
+	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, relay-id, server-id-override"`
 
-	Dhcpv6Enabled          bool              `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
-	Dhcpv6Servers          []string          `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
-	Dhcpv6LinkAddresses    []linkAddress     `split_words:"true" desc:"name=address: the link address of a listener, by which servers choose the prefix; empty: its own, else unspecified"`
-	Dhcpv6UpstreamAddress  netip.Addr        `split_words:"true" desc:"address of this pod that DHCPv6 requests leave from; empty: the address used towards the server"`
-	Dhcpv6Options          []relay.SubOption `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
-	Dhcpv6EnterpriseNumber uint32            `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
+	Dhcpv6Enabled       bool          `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
+	Dhcpv6Servers       []string      `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
+	Dhcpv6LinkAddresses []linkAddress `split_words:"true" desc:"name=address: the link address of a listener, by which servers choose the prefix; empty: its own, else unspecified"`
 
 	feed.Destination
 }
@@ -68,19 +60,6 @@ func (l *listener) UnmarshalText(text []byte) error {
 	parsed, err := relay.ParseListener(string(text))
 	*l = listener(parsed)
 	return err
-}
-
-// hexBytes are bytes in hexadecimal, with or without colons.
-type hexBytes []byte
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (b *hexBytes) UnmarshalText(text []byte) error {
-	decoded, err := hex.DecodeString(strings.ReplaceAll(string(text), ":", ""))
-	if err != nil {
-		return fmt.Errorf("not hexadecimal: %w", err)
-	}
-	*b = decoded
-	return nil
 }
 
 // limits are what no setting changes. Tests do.
@@ -104,7 +83,6 @@ func (s *settings) relay() relay.Config {
 		TrustedRelays:     s.TrustedRelays,
 		TrustedServers:    s.TrustedServers,
 		ServersOptional:   s.ServersOptional,
-		Agent:             relay.Agent{RemoteID: s.RemoteID, SubscriberID: s.SubscriberID, RelayID: s.RelayID},
 		TokenKey:          []byte(s.TokenKey),
 		Limits:            limits,
 	}
@@ -122,24 +100,9 @@ func (s *settings) relay4() relay.Config {
 	c.Servers = s.Servers
 	c.UpstreamAddress, c.SourceAddress = s.UpstreamAddress, s.SourceAddress
 	c.MaxHops, c.PresentGiaddr, c.TrustedListeners = s.MaxHops, s.PresentGiaddrAction, s.TrustedListeners
-	c.Agent.Options, c.Agent.CircuitID = s.AgentOptions, s.CircuitID
-	// A value may be DHCPv6's only.
-	if s.only6(relay.RemoteID) {
-		c.Agent.RemoteID = ""
-	}
-	if s.only6(relay.SubscriberID) {
-		c.Agent.SubscriberID = ""
-	}
-	if s.only6(relay.RelayID) {
-		c.Agent.RelayID = nil
-	}
+	c.AgentOptions = s.AgentOptions
 	c.ClearGiaddr, c.AlwaysBroadcast = s.ClearGiaddr, s.AlwaysBroadcast
 	return c
-}
-
-// only6 tells whether DHCPv6 alone adds an option.
-func (s *settings) only6(option relay.SubOption) bool {
-	return !slices.Contains(s.AgentOptions, option) && slices.Contains(s.Dhcpv6Options, option)
 }
 
 // Removed implements the check of pkg/daemon.
@@ -148,15 +111,22 @@ func (s *settings) Removed() map[string]string {
 	return map[string]string{
 		"BOOTS_SOCKET": "stack-boots shows boots now: " + prefix + "_BOOTS_ADDRESS takes the path of its socket",
 		"PEERS":        allRelay, "OWNER_ADDRESS": allRelay, "PPROF": daemon.NoPprof,
-		"PENDING":          "32768 requests are remembered for their replies",
-		"PENDING_EXPIRY":   "a request is remembered for 10 s",
-		"CLIENT_RATE":      "10 requests a second of one machine are relayed",
-		"TOTAL_RATE":       "50000 requests a second of all machines are relayed",
-		"NEWCOMER_RATE":    "100 requests a second are relayed beyond those that the servers answer",
-		"DEAD_AFTER":       "30 unanswered requests in a row make a server count as dead",
-		"RESOLVE_INTERVAL": "names are looked up again when their records end, and every 10 s",
-		"SEGMENTS":         "each request leaves as a datagram of its own, which every server reads",
-		"TRACE_PACKETS":    "the last 512 packets are kept, which only the pod itself may fetch",
+		"PENDING":                  "32768 requests are remembered for their replies",
+		"PENDING_EXPIRY":           "a request is remembered for 10 s",
+		"CLIENT_RATE":              "10 requests a second of one machine are relayed",
+		"TOTAL_RATE":               "50000 requests a second of all machines are relayed",
+		"NEWCOMER_RATE":            "100 requests a second are relayed beyond those that the servers answer",
+		"DEAD_AFTER":               "30 unanswered requests in a row make a server count as dead",
+		"RESOLVE_INTERVAL":         "names are looked up again when their records end, and every 10 s",
+		"SEGMENTS":                 "each request leaves as a datagram of its own, which every server reads",
+		"CIRCUIT_ID":               "circuit-id is the listener's name",
+		"REMOTE_ID":                "remote-id is the listener's MAC address",
+		"SUBSCRIBER_ID":            "option 82 has no subscriber-id",
+		"RELAY_ID":                 "relay-id is made from the listener's MAC address",
+		"DHCPV6_OPTIONS":           "a RELAY-FORW has interface-id and the client's MAC address",
+		"DHCPV6_ENTERPRISE_NUMBER": "a RELAY-FORW has interface-id and the client's MAC address",
+		"DHCPV6_UPSTREAM_ADDRESS":  "requests leave from the address used towards the server",
+		"TRACE_PACKETS":            "the last 512 packets are kept, which only the pod itself may fetch",
 	}
 }
 

@@ -72,31 +72,11 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 			env:   map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "macvlan0=2001:db8::1,macvlan0=2001:db8::2"},
 			fault: "DHCPV6_LINK_ADDRESSES",
 		},
-		"upstream address": {
-			env: map[string]string{"SERVERS": "smee", "DHCPV6_UPSTREAM_ADDRESS": "::1"}, fault: "DHCPV6_UPSTREAM_ADDRESS",
-		},
-		"upstream address and interface": {
-			env: map[string]string{
-				"SERVERS": "smee", "DHCPV6_UPSTREAM_ADDRESS": "2001:db8::1", "UPSTREAM_INTERFACE": "eth0",
-			},
-			fault: "DHCPV6_UPSTREAM_ADDRESS",
-		},
-		"option twice": {
-			env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "relay-id,relay-id"}, fault: "DHCPV6_OPTIONS",
-		},
-		"option unheard of": {env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "circuit-id"}, fault: "DHCPV6_OPTIONS"},
-		"subscriber without value": {
-			env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "subscriber-id"}, fault: "SUBSCRIBER_ID",
-		},
 		"no IPv6 server is trusted": {
 			env: map[string]string{"SERVERS": "smee", "TRUSTED_SERVERS": "192.0.2.0/24"}, fault: "TRUSTED_SERVERS",
 		},
 		"listener of the name that unicasts have": {
 			env: map[string]string{"SERVERS": "smee", "LISTENERS": "unicast"}, fault: "LISTENERS",
-		},
-		"value for DHCPv6 only": {
-			env:  map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "subscriber-id", "SUBSCRIBER_ID": "rack 7"},
-			want: []string{"smee"},
 		},
 	}
 	for name, test := range tests {

@@ -18,9 +18,6 @@ const (
 	OptionReconfMessage  = 19
 	OptionIAPD           = 25
 	OptionIAPrefix       = 26
-	OptionRemoteID       = 37  // RFC 4649
-	OptionSubscriberID   = 38  // RFC 4580
-	OptionRelayID        = 53  // RFC 5460
 	OptionBootFileURL    = 59  // RFC 5970
 	OptionClientArch     = 61  // RFC 5970
 	OptionClientLinkAddr = 79  // RFC 6939

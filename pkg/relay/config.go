@@ -73,8 +73,6 @@ type Config struct {
 	TrustedServers []netip.Prefix
 	// ServersOptional has the relay be ready while no server's name exists.
 	ServersOptional bool
-	// Agent describes the options that this relay adds.
-	Agent Agent
 	// TokenKey, if set, signs a token that a server repeats: in option 82, of DHCPv6 behind the name in the Interface-Id.
 	// By it a reply is recognised even when the request was relayed by another replica or before a restart. A reply to a
 	// request that took a token with it has to bring it back. Replicas share the key, of at least MinTokenKey bytes.
@@ -82,6 +80,8 @@ type Config struct {
 
 	// The rest, up to Limits, is for DHCPv4 alone.
 
+	// AgentOptions are the sub-options of option 82 that this relay adds.
+	AgentOptions []SubOption
 	// SourceAddress is the source of replies on the listeners. Unset: the listener's own address, or giaddr.
 	SourceAddress netip.Addr
 	// MaxHops is the most relay agents that a request may have passed, this one included (DefaultHops).
@@ -173,7 +173,7 @@ func (c Config) withDefaults() Config {
 
 // Fault is a fault of one field of a configuration.
 type Fault struct {
-	// Field is the field's name. Those of Listener and Agent are LinkAddresses and AgentOptions, CircuitID...
+	// Field is the field's name. That of Listener is LinkAddresses.
 	Field string
 	// Text describes the fault of its value.
 	Text string

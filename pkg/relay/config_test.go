@@ -10,14 +10,14 @@ func TestValidateNamesEveryFault(t *testing.T) {
 		Listeners:         []Listener{{Name: "eth0"}, {Name: "a"}, {Name: "a"}, {Name: ""}},
 		UpstreamInterface: "eth0", UpstreamAddress: netip.MustParseAddr("127.0.0.1"), MaxHops: 17,
 		Servers: []string{"", "host:99999", "[::1]:67"}, TokenKey: []byte("short"),
-		Agent: Agent{Options: []SubOption{SubscriberID, RemoteID, RemoteID}, CircuitID: "x"}, TrustedListeners: []string{"b"},
+		AgentOptions: []SubOption{RelayID, RemoteID, RemoteID}, TrustedListeners: []string{"b"},
 	}
 	err := config.Validate()
 	if err == nil {
 		t.Fatal("no fault")
 	}
 	faults, ok := err.(interface{ Unwrap() []error })
-	if !ok || len(faults.Unwrap()) != 14 {
+	if !ok || len(faults.Unwrap()) != 12 {
 		t.Errorf("got %v", err)
 	}
 }

@@ -69,7 +69,7 @@ type traits struct {
 	replyByte         byte // begins a server's message
 	noSource          Drop // the relay has no address to which servers answer
 	kinds             []string
-	own               [2]counter
+	own               []counter
 }
 
 // counter counts requests by listener.
@@ -80,9 +80,9 @@ type counter struct {
 
 // The families' own counters, by place.
 const (
-	omitted      = 0 // options that did not fit
+	omitted      = 0 // of DHCPv4: option 82 that did not fit
 	otherCookies = 1 // of DHCPv4
-	unadvertised = 1 // of DHCPv6
+	unadvertised = 0 // of DHCPv6
 )
 
 // peer is an address and port, without the pointer that a netip.Addr holds: the pending table is large, and the garbage
@@ -174,6 +174,6 @@ type link struct {
 	address [16]byte
 	// local is the address that replies come from, of DHCPv6.
 	local [16]byte
-	// options are those that requests from here get: option 82, or options of the RELAY-FORW.
+	// options are the option 82 that requests from here get.
 	options []byte
 }

@@ -33,7 +33,7 @@ type metrics struct {
 // counters are those of one listener, or of unicast.
 type counters struct {
 	// own are those of the family alone (traits.own); nil where there is none.
-	own [2]prometheus.Counter
+	own []prometheus.Counter
 
 	packets [directions][]prometheus.Counter
 	drops   [directions][numDrops]prometheus.Counter // nil where the family has no such reason
@@ -53,9 +53,11 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 		"listener", "direction", "type")
 	dropped := vector("_drops_total", f.title+" packets not relayed, by listener, direction and reason "+
 		"(docs/reference/dhcp-relay.md).", "listener", "direction", "reason")
-	var own [2]*prometheus.CounterVec
+	own := make([]*prometheus.CounterVec, len(f.own))
+	collectors := []prometheus.Collector{packets, dropped}
 	for i, counter := range f.own {
 		own[i] = vector(counter.name, counter.help, "listener")
+		collectors = append(collectors, own[i])
 	}
 	m := &metrics{
 		servers: server.NewMetrics(f.prefix),
@@ -74,7 +76,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 		names = append(names, l.Name)
 	}
 	for _, name := range append(names, unicastLabel) {
-		var p counters
+		p := counters{own: make([]prometheus.Counter, len(f.own))}
 		for i, counter := range f.own {
 			if name != unicastLabel || !counter.listenersOnly {
 				p.own[i] = own[i].WithLabelValues(name)
@@ -95,7 +97,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 	if c.Registerer == nil {
 		return m, nil
 	}
-	for _, collector := range append(m.servers.Collectors(), packets, dropped, own[0], own[1], m.latency, m.up,
+	for _, collector := range append(append(m.servers.Collectors(), collectors...), m.latency, m.up,
 		gauge("_pending", " requests that are remembered for their replies.", pending),
 		gauge("_waiting", " requests of machines never served that wait until others are answered.", waiting)) {
 		if err := c.Registerer.Register(collector); err != nil {

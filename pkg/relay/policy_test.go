@@ -219,7 +219,7 @@ func TestDoesNotAllocate(t *testing.T) {
 	events := 0
 	b := newBench(t, func(c *Config) {
 		c.Event = func(*boot.Event) { events++ }
-		c.Agent = Agent{Options: []SubOption{CircuitID, RemoteID}}
+		c.AgentOptions = []SubOption{CircuitID, RemoteID}
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})

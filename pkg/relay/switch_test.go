@@ -53,10 +53,7 @@ func TestRouterKeepsItsLink(t *testing.T) {
 	forTor := func(action Action, options ...SubOption) func(*Config) {
 		return func(c *Config) {
 			tor(c)
-			c.PresentGiaddr, c.Agent = action, Agent{Options: options}
-			if slices.Contains(options, SubscriberID) {
-				c.Agent.SubscriberID = "rack7"
-			}
+			c.PresentGiaddr, c.AgentOptions = action, options
 		}
 	}
 	tests := map[string]struct {
@@ -70,8 +67,8 @@ func TestRouterKeepsItsLink(t *testing.T) {
 			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x10" + circuit + torLink + "\xff", back: "\x52\x0a" + circuit + "\xff",
 		},
 		"append": {
-			config:  forTor(Append, SubscriberID),
-			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x17" + circuit + "\x06\x05rack7" + torLink + "\xff",
+			config:  forTor(Append, ServerIDOverride),
+			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x13" + circuit + "\x0a\x01\x80" + torLink + "\xff",
 			back: "\x52\x0a" + circuit + "\xff",
 		},
 		"replace": {
@@ -118,8 +115,8 @@ func TestRouterKeepsItsLink(t *testing.T) {
 		"the option is cut":   {options: "\x52\xff\x01\x04", up: "\x52\xff\x01\x04", kept: true},
 		"a sub-option is cut": {options: "\x52\x04\x01\x09\x00\x14\xff", up: "\x52\x04\x01\x09\x00\x14\xff", kept: true},
 		"its options but not the link": {
-			config:  forTor(Forward, CircuitID, ServerIDOverride, SubscriberID),
-			options: "\xff", up: "\x52\x10\x06\x05rack7\x0a\x01\x80" + torLink + "\xff", back: "\xff",
+			config:  forTor(Forward, CircuitID, ServerIDOverride),
+			options: "\xff", up: "\x52\x09\x0a\x01\x80" + torLink + "\xff", back: "\xff",
 		},
 	}
 	for name, test := range tests {
@@ -201,7 +198,7 @@ func TestLinkWithoutOptions(t *testing.T) {
 		"none": "", "zeroes": "\x00\x00\x00\x00", "CMU": "CMU\x00", "damaged": "\x53\x63\x35\x01\x35\x01\x0a\xff", "ones": "\xff\xff\xff\xff",
 	} {
 		for _, viaTor := range []bool{false, true} {
-			b := newBench(t, func(c *Config) { tor(c); c.Agent = Agent{Options: []SubOption{CircuitID}} })
+			b := newBench(t, func(c *Config) { tor(c); c.AgentOptions = []SubOption{CircuitID} })
 			m := message(dhcp.OpRequest, 1)[:236] // the buffer's end has room for padding
 			m = append(m, vend...)
 			before := bytes.Clone(m)
@@ -242,7 +239,7 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 		c.TrustedRelays = nil
 		c.SourceAddress = netip.MustParseAddr("192.0.2.2")
 		c.Listeners = []Listener{{Name: "macvlan0", LinkAddress: netip.MustParseAddr("192.0.2.1")}}
-		c.Agent = Agent{Options: []SubOption{LinkSelection, ServerIDOverride, CircuitID, RemoteID}}
+		c.AgentOptions = []SubOption{LinkSelection, ServerIDOverride, CircuitID, RemoteID}
 		if change != nil {
 			change(c)
 		}
@@ -312,7 +309,7 @@ func TestRenewalWithSeveralListeners(t *testing.T) {
 
 // TestNoLinkUnasked: a renewal gets no option 82 where none is configured.
 func TestNoLinkUnasked(t *testing.T) {
-	b := renewBench(t, func(c *Config) { c.Agent = Agent{} })
+	b := renewBench(t, func(c *Config) { c.AgentOptions = nil })
 	if m, drop := b.renew("\xff", yiaddr); drop != None || m.HasOption82() {
 		t.Errorf("got %v, %q", drop, optionsOf(m))
 	}
@@ -353,7 +350,7 @@ func TestTrustedSwitch(t *testing.T) {
 		up, back string
 		renews   bool
 	}{
-		"by default":    {change: func(c *Config) { c.Agent = Agent{} }, theirs: ciscoAgent, up: ciscoAgent, back: ciscoAgent},
+		"by default":    {change: func(c *Config) { c.AgentOptions = nil }, theirs: ciscoAgent, up: ciscoAgent, back: ciscoAgent},
 		"with the link": {theirs: ciscoAgent, up: ciscoAgent + "\x05\x04\xc0\x00\x02\x01" + override, back: ciscoAgent},
 		"a renewal": {
 			theirs: ciscoAgent, renews: true,

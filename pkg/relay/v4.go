@@ -53,7 +53,7 @@ var traits4 = traits{
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
 	headroom: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
 	replyByte: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: typeNames(dhcp.Type(dhcp.NumTypes)),
-	own: [2]counter{
+	own: []counter{
 		omitted: {
 			name: "_option82_omitted_total",
 			help: "Requests relayed without the option 82 that they should have got, since it did not fit.",

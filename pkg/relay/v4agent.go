@@ -40,91 +40,46 @@ type SubOption string
 
 // The sub-options by their names in the RFCs.
 const (
-	CircuitID        SubOption = "circuit-id"         // Agent.CircuitID, or the listener's name
-	RemoteID         SubOption = "remote-id"          // Agent.RemoteID, or the listener's MAC address
+	CircuitID        SubOption = "circuit-id"         // the listener's name
+	RemoteID         SubOption = "remote-id"          // the listener's MAC address
 	LinkSelection    SubOption = "link-selection"     // the listener's link address, or the giaddr that we replace
-	SubscriberID     SubOption = "subscriber-id"      // Agent.SubscriberID
-	RelayID          SubOption = "relay-id"           // Agent.RelayID, or a DUID of the first listener's MAC address
+	RelayID          SubOption = "relay-id"           // a DUID of the listener's MAC address
 	ServerIDOverride SubOption = "server-id-override" // SourceAddress, or the listener's address; with relay flags
 )
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *SubOption) UnmarshalText(text []byte) error {
 	switch got := SubOption(text); got {
-	case CircuitID, RemoteID, LinkSelection, SubscriberID, RelayID, ServerIDOverride:
+	case CircuitID, RemoteID, LinkSelection, RelayID, ServerIDOverride:
 		*s = got
 		return nil
 	default:
-		return fmt.Errorf("%q is none of %s, %s, %s, %s, %s, %s", text,
-			CircuitID, RemoteID, LinkSelection, SubscriberID, RelayID, ServerIDOverride)
+		return fmt.Errorf("%q is none of %s, %s, %s, %s, %s", text,
+			CircuitID, RemoteID, LinkSelection, RelayID, ServerIDOverride)
 	}
 }
 
-// Agent describes the option 82 that this relay adds: only the sub-options that Options names (RFC 3046 section 2.1 has
-// none by default). Of DHCPv6 it describes the options of a RELAY-FORW besides Interface-Id and the client's link-layer
-// address: RemoteID (RFC 4649), SubscriberID (RFC 4580) and RelayID (RFC 5460).
-type Agent struct {
-	Options                           []SubOption
-	CircuitID, RemoteID, SubscriberID string
-	// RelayID is a DUID (RFC 6925 section 5).
-	RelayID []byte
-	// Enterprise is the enterprise number in front of DHCPv6's Remote-Id (RFC 4649 section 3).
-	Enterprise uint32
-}
-
-func (a *Agent) has(s SubOption) bool { return slices.Contains(a.Options, s) }
-
-// maxText keeps all texts together, with a token, within an option.
-const maxText = 48
+// adds reports whether this relay adds a sub-option. It has none by default (RFC 3046 section 2.1).
+func (c *Config) adds(s SubOption) bool { return slices.Contains(c.AgentOptions, s) }
 
 func (c *Config) validateAgent(found *faults) {
-	a, options := &c.Agent, "AgentOptions"
-	if c.IPv6 {
-		options = "Options"
-	}
-	for _, text := range []struct {
-		name  SubOption
-		field string
-		len   int
-	}{
-		{CircuitID, "CircuitID", len(a.CircuitID)},
-		{RemoteID, "RemoteID", len(a.RemoteID)},
-		{SubscriberID, "SubscriberID", len(a.SubscriberID)},
-		{RelayID, "RelayID", len(a.RelayID)},
-	} {
-		if text.len > maxText {
-			found.add(text.field, "%d bytes, more than %d", text.len, maxText)
-		}
-		if text.len > 0 && !a.has(text.name) && !c.IPv6 {
-			found.add(text.field, "has a value, but %s is not among the agent options", text.name)
+	for i, option := range c.AgentOptions {
+		if slices.Contains(c.AgentOptions[:i], option) {
+			found.add("AgentOptions", "%s is named twice", option)
 		}
 	}
-	for i, option := range a.Options {
-		if slices.Contains(a.Options[:i], option) {
-			found.add(options, "%s is named twice", option)
-		}
-		if c.IPv6 && option != RemoteID && option != SubscriberID && option != RelayID {
-			found.add(options, "%s is an option of DHCPv4", option)
-		}
-	}
-	if a.has(SubscriberID) && a.SubscriberID == "" {
-		found.add("SubscriberID", "has no value, and subscriber-id is asked for")
-	}
-	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 && !c.IPv6 {
-		found.add("RelayID", "has no value, and there is no listener to take one from")
+	if c.adds(RelayID) && len(c.Listeners) == 0 {
+		found.add("AgentOptions", "there is no listener to take relay-id from")
 	}
 }
 
 // agentOf is the value of option 82 for requests that arrive on a listener, without token; its relay flags are those of
 // a broadcast. mac and address are the interface's. The sub-options are in the order of their codes.
 func (c *Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
-	subs := c.fixedSubs()
-	text := func(code uint8, option SubOption, value string, otherwise []byte) {
-		if c.Agent.has(option) {
-			if value != "" {
-				otherwise = []byte(value)
-			}
-			subs[code] = otherwise
+	subs := dhcpv4.Options{}
+	text := func(code uint8, option SubOption, value []byte) {
+		if c.adds(option) {
+			subs[code] = value
 		}
 	}
 	ip := func(code uint8, option SubOption, first netip.Addr) {
@@ -132,16 +87,16 @@ func (c *Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 		if first.IsValid() {
 			at = first.As4()
 		}
-		if c.Agent.has(option) && at != ([4]byte{}) {
+		if c.adds(option) && at != ([4]byte{}) {
 			subs[code] = at[:]
 		}
 	}
-	text(dhcp.SubCircuitID, CircuitID, c.Agent.CircuitID, []byte(l.Name))
-	text(dhcp.SubRemoteID, RemoteID, c.Agent.RemoteID, mac[:])
-	text(dhcp.SubRelayID, RelayID, string(c.Agent.RelayID), duid(mac))
+	text(dhcp.SubCircuitID, CircuitID, []byte(l.Name))
+	text(dhcp.SubRemoteID, RemoteID, mac[:])
+	text(dhcp.SubRelayID, RelayID, duid(mac))
 	ip(dhcp.SubLinkSelection, LinkSelection, l.LinkAddress)
 	ip(dhcp.SubServerIDOverride, ServerIDOverride, c.SourceAddress)
-	if c.Agent.has(ServerIDOverride) {
+	if c.adds(ServerIDOverride) {
 		subs[dhcp.SubFlags] = []byte{0}
 	}
 	return subs.ToBytes()
@@ -150,8 +105,8 @@ func (c *Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 // agentOfAgents is the value for a relay agent's request, without link selection and token. It describes no circuit,
 // and has no override: that agent's clients know the server by another address.
 func (c *Config) agentOfAgents() []byte {
-	subs := c.fixedSubs()
-	if c.Agent.has(ServerIDOverride) {
+	subs := dhcpv4.Options{}
+	if c.adds(ServerIDOverride) {
 		subs[dhcp.SubFlags] = []byte{dhcp.FlagUnicast}
 	}
 	return subs.ToBytes()
@@ -159,32 +114,14 @@ func (c *Config) agentOfAgents() []byte {
 
 // agentOfUnknown is the value for the unicast of a client whose listener is not known, as that of agentOf.
 func (c *Config) agentOfUnknown() []byte {
-	subs := c.fixedSubs()
-	if c.Agent.has(CircuitID) && c.Agent.CircuitID != "" {
-		subs[dhcp.SubCircuitID] = []byte(c.Agent.CircuitID)
-	}
-	if c.Agent.has(RemoteID) && c.Agent.RemoteID != "" {
-		subs[dhcp.SubRemoteID] = []byte(c.Agent.RemoteID)
-	}
-	if c.Agent.has(ServerIDOverride) {
+	subs := dhcpv4.Options{}
+	if c.adds(ServerIDOverride) {
 		subs[dhcp.SubFlags] = []byte{0}
 		if c.SourceAddress.IsValid() {
 			subs[dhcp.SubServerIDOverride] = c.SourceAddress.AsSlice()
 		}
 	}
 	return subs.ToBytes()
-}
-
-// fixedSubs are the sub-options that are the same in every request.
-func (c *Config) fixedSubs() dhcpv4.Options {
-	subs := dhcpv4.Options{}
-	if c.Agent.has(SubscriberID) {
-		subs[dhcp.SubSubscriberID] = []byte(c.Agent.SubscriberID)
-	}
-	if c.Agent.has(RelayID) && len(c.Agent.RelayID) > 0 {
-		subs[dhcp.SubRelayID] = c.Agent.RelayID
-	}
-	return subs
 }
 
 // duid is a DUID-LL (RFC 9915 section 11.4).
@@ -199,7 +136,7 @@ func duid(mac frame.MAC) []byte {
 // may have been translated: it is the client's server, so the override of the broadcasts, which the answer to a RENEW
 // has to repeat (RFC 5107 section 4).
 func (c *Config) appendUnicast(b, base []byte, ciaddr, asked [4]byte) []byte {
-	linked := isHost(ciaddr) && (c.Agent.has(LinkSelection) || c.Agent.has(ServerIDOverride))
+	linked := isHost(ciaddr) && (c.adds(LinkSelection) || c.adds(ServerIDOverride))
 	overridden := false
 	for code, value, rest, ok := dhcp.NextSub(base); ok; code, value, rest, ok = dhcp.NextSub(rest) {
 		switch {
@@ -216,7 +153,7 @@ func (c *Config) appendUnicast(b, base []byte, ciaddr, asked [4]byte) []byte {
 	if linked {
 		b = dhcp.AppendSub(b, dhcp.SubLinkSelection, ciaddr[:])
 	}
-	if c.Agent.has(ServerIDOverride) && !overridden && asked != ([4]byte{}) {
+	if c.adds(ServerIDOverride) && !overridden && asked != ([4]byte{}) {
 		b = dhcp.AppendSub(b, dhcp.SubServerIDOverride, asked[:])
 	}
 	return b

@@ -41,11 +41,7 @@ var traits6 = traits{
 	groups:           []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
 	listenerHeadroom: headroom6, headroom: headroom6, headers: frame.HeaderLen6, ipAndUDP: ipAndUDP6,
 	replyByte: byte(dhcp6.RelayReply), noSource: NoServer, kinds: typeNames(dhcp6.Type(dhcp6.NumTypes)),
-	own: [2]counter{
-		omitted: {
-			name: "_options_omitted_total",
-			help: "Messages relayed without Remote-Id, Subscriber-Id and Relay-Id, since they would have exceeded the MTU.",
-		},
+	own: []counter{
 		unadvertised: {
 			name: "_unadvertised_total", listenersOnly: true,
 			help: "Messages of machines on a link whose routers advertise no DHCPv6 (flags M and O).",
@@ -77,7 +73,7 @@ func (*v6) control(fd int) error {
 // address, and need no neighbour discovery, since they are sent as frames to the MAC address that asked.
 func (*v6) describe(config *Config, l *Listener, at *net.Interface) link {
 	mac := frame.MAC(at.HardwareAddr)
-	known := link{local: frame.LinkLocal(mac), options: config.optionsOf(mac)}
+	known := link{local: frame.LinkLocal(mac)}
 	if l.LinkAddress.IsValid() {
 		known.address = l.LinkAddress.As16()
 	} else if own := server.FirstAddress(at, true); own.IsValid() {
@@ -95,32 +91,6 @@ func (*v6) describe(config *Config, l *Listener, at *net.Interface) link {
 		}
 	}
 	return known
-}
-
-// optionsOf are the options that messages from a listener with this MAC address get.
-func (c *Config) optionsOf(mac frame.MAC) []byte {
-	var options dhcpv6.Options
-	for _, option := range c.Agent.Options {
-		switch option {
-		case RemoteID:
-			id := []byte(c.Agent.RemoteID)
-			if len(id) == 0 {
-				id = mac[:]
-			}
-			options = append(options, &dhcpv6.OptRemoteID{EnterpriseNumber: c.Agent.Enterprise, RemoteID: id})
-		case SubscriberID:
-			options = append(options, &dhcpv6.OptionGeneric{
-				OptionCode: dhcp6.OptionSubscriberID, OptionData: []byte(c.Agent.SubscriberID),
-			})
-		case RelayID:
-			id := c.Agent.RelayID
-			if len(id) == 0 {
-				id = duid(mac)
-			}
-			options = append(options, &dhcpv6.OptionGeneric{OptionCode: dhcp6.OptionRelayID, OptionData: id})
-		}
-	}
-	return options.ToBytes()
 }
 
 // view notes a router's advertisement, which is no message.

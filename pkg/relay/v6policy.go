@@ -167,13 +167,6 @@ func (w *worker) wrap(
 	if fromPort != 0 {
 		options = dhcp6.AppendRelayPort(options, fromPort)
 	}
-	if a.link != nil && len(a.link.options) > 0 {
-		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= targets.MTU {
-			options = append(options, a.link.options...)
-		} else {
-			w.counters.own[omitted].Inc()
-		}
-	}
 	start, ok := dhcp6.Forward(b, at, head, options)
 	if !ok {
 		return nil, NoRoom

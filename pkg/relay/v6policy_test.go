@@ -48,7 +48,7 @@ func newBench6(tb testing.TB, change func(*Config)) *bench6 {
 	r, to := assembled(tb, &config, change, ourAddress, netip.AddrPortFrom(serverIP, 547))
 	b := &bench6{Relay: r, worker: newWorker(r, min(0, len(r.vlans)-1)), targets: to}
 	for i, l := range config.Listeners {
-		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}
+		known := link{local: frame.LinkLocal(ourMAC)}
 		if l.LinkAddress.IsValid() {
 			known.address = l.LinkAddress.As16()
 		}
@@ -285,48 +285,10 @@ func TestLinkAddressOfZero(t *testing.T) {
 	}
 }
 
-// TestOptionsFitTheMTU: those that may be left away are, and counted; the message goes all the same.
-func TestOptionsFitTheMTU(t *testing.T) {
-	change := func(c *Config) {
-		c.Agent.Options = []SubOption{RemoteID, SubscriberID, RelayID}
-		c.Agent.SubscriberID, c.Agent.Enterprise = "rack 7", 32473
-	}
-	padding := func(n int) []byte { return dhcp6.Append(nil, 8888, make([]byte, n)) }
-	const most = 1500 - 40 - 8
-	for name, test := range map[string]struct {
-		pad  int
-		want bool
-	}{"small": {pad: 0, want: true}, "too large": {pad: 1331}} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench6(t, change)
-			got, drop := b.fromClient(message6(dhcp6.Solicit, padding(test.pad)...))
-			if drop != None {
-				t.Fatal(drop)
-			}
-			remote, found := got.Option(dhcp6.OptionRemoteID)
-			subscriber, _ := got.Option(dhcp6.OptionSubscriberID)
-			relay, _ := got.Option(dhcp6.OptionRelayID)
-			if found != test.want || len(got) > most {
-				t.Errorf("got %d bytes, remote-id %v", len(got), found)
-			}
-			if found && (!bytes.Equal(remote, append([]byte{0, 0, 0x7e, 0xd9}, ourMAC[:]...)) || string(subscriber) != "rack 7" ||
-				!bytes.Equal(relay, append([]byte{0, 3, 0, 1}, ourMAC[:]...))) {
-				t.Errorf("got %x, %q, %x", remote, subscriber, relay)
-			}
-			if _, found := got.ClientLinkAddr(); !found {
-				t.Error("option 79 was left away")
-			}
-		})
-	}
-}
-
 // TestLongestOptionsFitInHeadroom: whatever the settings allow, there is room for it in headroom6 of a message.
 func TestLongestOptionsFitInHeadroom(t *testing.T) {
-	text := string(bytes.Repeat([]byte("x"), maxText))
 	b := newBench6(t, func(c *Config) {
 		c.Listeners[0].Name = "fifteen-letters"
-		c.Agent.Options = []SubOption{RemoteID, SubscriberID, RelayID}
-		c.Agent.RemoteID, c.Agent.SubscriberID, c.Agent.RelayID = text, text, []byte(text)
 		c.TokenKey = []byte("0123456789abcdef")
 	})
 	a := arrival{listener: unicast, source: peer{agentIP, 5470}, link: b.heard.link}
@@ -359,7 +321,6 @@ func TestDoesNotAllocate6(t *testing.T) {
 	events := 0
 	b := newBench6(t, func(c *Config) {
 		c.Event = func(*boot.Event) { events++ }
-		c.Agent.Options = []SubOption{RemoteID, RelayID}
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})

@@ -125,14 +125,8 @@ of the world. Takes v, path and prefixes.
 {{- if and $v.dhcpv6.linkAddresses (eq $b.provider "none") -}}
 {{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.linkAddresses is set and broadcast.provider is none, so that there is no listener: leave dhcpv6.linkAddresses out") -}}
 {{- end -}}
-{{- if and $v.dhcpv6.enterpriseNumber (not (has "remote-id" $v.dhcpv6.options)) -}}
-{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.enterpriseNumber is for the remote-id, which nothing asks for: add remote-id to dhcpv6.options, or leave dhcpv6.enterpriseNumber out") -}}
-{{- end -}}
-{{- if and $v.relay.upstreamInterface $v.dhcpv6.upstreamAddress -}}
-{{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and dhcpv6.upstreamAddress both say where DHCPv6 requests leave from: set one of relay.upstreamInterface and dhcpv6.upstreamAddress") -}}
-{{- end -}}
-{{- range concat $v.dhcpv6.linkAddresses (list $v.dhcpv6.upstreamAddress) -}}
-{{- if and . (not (contains ":" .)) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.linkAddresses and dhcpv6.upstreamAddress take IPv6 addresses, and %s is none: set dhcpv6.linkAddresses or dhcpv6.upstreamAddress to another" .)) }}{{ end -}}
+{{- range $v.dhcpv6.linkAddresses -}}
+{{- if and . (not (contains ":" .)) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.linkAddresses take IPv6 addresses, and %s is none: set dhcpv6.linkAddresses to another" .)) }}{{ end -}}
 {{- end -}}
 {{- else if $v.relay.enabled -}}
 {{- range concat $v.relay.trustedRelays $v.relay.trustedServers -}}
@@ -142,9 +136,6 @@ of the world. Takes v, path and prefixes.
 {{- if gt (int $v.replicas) 1 -}}
 {{- if and $v.relay.enabled $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "relay.upstreamAddress is the address of one pod and replicas is %v: set relay.upstreamInterface, by which each pod takes its own, or replicas=1" $v.replicas)) -}}
-{{- end -}}
-{{- if and $v.dhcpv6.enabled $v.dhcpv6.upstreamAddress -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.upstreamAddress is the address of one pod and replicas is %v: set relay.upstreamInterface, by which each pod takes its own, or replicas=1" $v.replicas)) -}}
 {{- end -}}
 {{- if $v.proxy.listenAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "proxy.listenAddress is the address of one pod or node and replicas is %v: leave proxy.listenAddress out, or set replicas=1" $v.replicas)) -}}
