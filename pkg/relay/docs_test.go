@@ -40,7 +40,7 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		family.config.Registerer, family.config.Listeners = registry, []Listener{{Name: "macvlan0"}}
 		none := func() float64 { return 0 }
-		m, err := newMetrics(&family.config, family.traits, none, none)
+		m, err := newMetrics(&family.config, family.traits, none)
 		if err != nil {
 			t.Fatal(err)
 		}

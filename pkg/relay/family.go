@@ -24,8 +24,7 @@ type family interface {
 	// view finds the message in a listener's frame, and puts it and its sender into a; drop says why there is none. ok is
 	// false for a frame that is no message and is not counted, as a router's advertisement.
 	view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
-	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
-	// true afterwards, the message was copied, and is not to be sent.
+	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers.
 	request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop)
 	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
 	// its link call for it.
@@ -154,7 +153,6 @@ type arrival struct {
 	giaddr  [4]byte // of a DHCPv4 message, as it arrived
 	client  uint64  // the client's tag
 	relayed bool    // another relay agent sent it
-	waits   bool    // its queue will send it
 }
 
 // back is a server's message on its way to a client or a relay agent: slot[start:end] is to be sent.

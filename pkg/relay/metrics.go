@@ -39,9 +39,8 @@ type counters struct {
 	drops   [directions][numDrops]prometheus.Counter // nil where the family has no such reason
 }
 
-// newMetrics makes and registers the metrics. pending is the number of requests that are remembered, and waiting that
-// of those that wait.
-func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics, error) {
+// newMetrics makes and registers the metrics. pending is the number of requests that are remembered.
+func newMetrics(c *Config, f *traits, pending func() float64) (*metrics, error) {
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.prefix + name, Help: help}, labels)
 	}
@@ -98,8 +97,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 		return m, nil
 	}
 	for _, collector := range append(append(m.servers.Collectors(), collectors...), m.latency, m.up,
-		gauge("_pending", " requests that are remembered for their replies.", pending),
-		gauge("_waiting", " requests of machines never served that wait until others are answered.", waiting)) {
+		gauge("_pending", " requests that are remembered for their replies.", pending)) {
 		if err := c.Registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("failed to register metrics: %w", err)
 		}

@@ -43,10 +43,10 @@ type Relay struct {
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
-	queues     []*queue     // those of the listeners, then the two of unicasts
-	agents     *queue       // of the trusted relay agents' unicasts; nil where none is trusted
-	unicasts   *queue       // of all other unicasts
-	seed       maphash.Seed // of clients' tags: secret, so that no sender can choose its place in a table
+	gates      []*admit.Gate // of the listeners
+	agents     *admit.Gate   // of the trusted relay agents' unicasts; nil where none is trusted
+	unicasts   *admit.Gate   // of all other unicasts
+	seed       maphash.Seed  // of clients' tags: secret, so that no sender can choose its place in a table
 	trace      *trace.Ring
 	vlans      []*vlan
 	upstream   *upstream
@@ -94,18 +94,16 @@ func assemble(config Config) (*Relay, error) {
 	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Of: r.family.isOf, Blank: r.family.blank})
 	var err error
 	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
-	if r.metrics, err = newMetrics(&config, r.traits, pending, r.countWaiting); err != nil {
+	if r.metrics, err = newMetrics(&config, r.traits, pending); err != nil {
 		return nil, err
 	}
 	r.targets.Store(&server.Targets{})
-	for i := range config.Listeners {
-		r.queues = append(r.queues, newQueue(r, i))
+	for range config.Listeners {
+		r.gates = append(r.gates, admit.NewGate(config.NewcomerRate, r.limits))
 	}
-	r.unicasts = newQueue(r, unicast)
-	r.queues = append(r.queues, r.unicasts)
+	r.unicasts = admit.NewGate(config.NewcomerRate, r.limits)
 	if len(config.TrustedRelays) > 0 && !config.IPv6 { // of DHCPv6 only relay agents send unicasts
-		r.agents = newQueue(r, unicast)
-		r.queues = append(r.queues, r.agents)
+		r.agents = admit.NewGate(config.NewcomerRate, r.limits)
 	}
 	for i := range config.Listeners {
 		v, err := newVLAN(r, i)
@@ -140,12 +138,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return r.servers.Run(ctx) })
 	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
 	group.Go(func() error { return r.upstream.run(answering) })
-	for _, q := range r.queues {
-		group.Go(func() error {
-			q.Run(ctx, r.now, q) // of its admit.Queue, which hands requests to its Send
-			return nil
-		})
-	}
 	for _, v := range r.vlans {
 		group.Go(func() error { return v.Run(ctx, answering.Done()) })
 		if r.config.IPv6 {

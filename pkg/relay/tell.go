@@ -54,19 +54,6 @@ func (w *worker) tellRequest(a *arrival, targets *server.Targets, now int64, dro
 	w.hand(&s, endpoint, w.name, now, drop)
 }
 
-// tellWaiting tells of a message from a machine that had to wait, as the servers get it.
-func (q *queue) tellWaiting(note *waiting, b []byte, targets *server.Targets, now int64, drop Drop) {
-	if q.teller.emit == nil {
-		return
-	}
-	a := &q.worker.arrival
-	*a = arrival{giaddr: note.giaddr, mac: note.origin.mac, b: b}
-	if q.relay.config.IPv6 {
-		a.b, a.source = inner6(b), peer{ip: note.key.sender}
-	}
-	q.tellRequest(a, targets, now, drop)
-}
-
 // tellReply tells of a message from a server. It tells the listener's name, too: that of the machine's link.
 func (w *worker) tellReply(out *back, from netip.AddrPort, now int64, drop Drop) {
 	if w.teller.emit == nil {

@@ -267,40 +267,6 @@ func TestTellsOfReplies(t *testing.T) {
 	}
 }
 
-// teaser tells of what has waited, and sends nothing.
-type teaser struct{ *queue }
-
-func (t teaser) Send(note *waiting, b []byte, now int64) {
-	t.tellWaiting(note, b, t.relay.targets.Load(), now, None)
-}
-func (teaser) Flush() {}
-
-// TestTellsOfWaitingRequests when they are sent, or refused: once each.
-func TestTellsOfWaitingRequests(t *testing.T) {
-	reasons := map[string]int{}
-	b := newBench(t, func(c *Config) {
-		c.NewcomerRate = 1000
-		c.Event = func(e *boot.Event) { reasons[string(e.Text(boot.Reason))]++ }
-	})
-	b.crowd(t)
-	for n := range 2000 {
-		a := b.heard
-		_, _ = b.worker.request4(invented(n), &a, b.targets, b.now())
-	}
-	w, now := b.queue(0, netip.Addr{}), b.now()
-	before := w.Waiting()
-	if before == 0 {
-		t.Fatal("nobody waits")
-	}
-	for range 1000 {
-		now += int64(10 * time.Millisecond)
-		w.Release(now, teaser{w})
-	}
-	if reasons[""] == 0 || reasons[""]+reasons[NewcomerLimit.String()] > before || w.Waiting() != 0 {
-		t.Errorf("%d waited, %d still do: told of %v", before, w.Waiting(), reasons)
-	}
-}
-
 // TestToldDropsAreBounded: a flood is dropped; what is told of it does not take the place of what machines say.
 func TestToldDropsAreBounded(t *testing.T) {
 	dropped, passed := 0, 0

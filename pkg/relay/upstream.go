@@ -136,9 +136,6 @@ func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server
 		b:       u.recvBatch.Slot(i)[:r.headroom+len(m)], at: r.headroom,
 	}
 	b, drop := r.family.request(u.worker, a, targets, now)
-	if a.waits {
-		return drop
-	}
 	u.tellRequest(a, targets, now, drop)
 	if drop == None {
 		u.pass(b, targets, now, a.kind)

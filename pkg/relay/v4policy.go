@@ -14,7 +14,7 @@ import (
 )
 
 // request4 decides about a request, and edits it in place for the servers. There must be room behind it for padding and
-// option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
+// option 82.
 func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, now int64) (dhcp.Message, Drop) {
 	r := w.relay
 	if drop := ofMessage4[m.Check()]; drop != None {
@@ -48,14 +48,10 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	}
 	k := keyOf(m)
 	a.client = r.clientOf(&k, m, a.listener, a.source.ip)
-	q := r.queue(a.listener, a.source.addr())
 	if drop := r.missing(targets); drop != None {
 		return m, drop
 	}
-	place, drop := q.decide(&admit.Asker{
-		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, IsRequest: m.Type() == dhcp.Request,
-	}, len(m)+2+dhcp.MaxOption82, now) // with its code and length
-	if drop != None {
+	if drop := w.admit(a, admit.Asker{Tag: a.client, XID: k.xid, IsRequest: m.Type() == dhcp.Request}, now); drop != None {
 		return m, drop
 	}
 	o := origin{
@@ -75,9 +71,6 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself, past
 		// this relay: the address has to be that of a trusted one.
 		if !within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)) {
-			if place != nil {
-				q.Cancel(place)
-			}
 			return m, UntrustedRelay
 		}
 		r.logLimiter.WarnAt(now, "no room for a relay agent's address", func() []any {
@@ -89,10 +82,6 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	m = dhcp.Pad(m)
 	if m.OtherCookie() {
 		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
-	}
-	if a.waits = place != nil; a.waits {
-		q.Keep(place, waiting{key: k, origin: o, kind: a.kind, giaddr: giaddr}, m, now)
-		return m, None
 	}
 	return m, w.remember(k, o, now)
 }
@@ -319,7 +308,7 @@ func (w *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
 func (r *Relay) home(m dhcp.Message, k *key) *listener.Opened[link] {
 	for i, v := range r.vlans {
 		if len(r.vlans) == 1 && len(r.config.TrustedRelays) == 0 ||
-			r.queue(int16(i), netip.Addr{}).Knows(r.clientOf(k, m, int16(i), [16]byte{})) {
+			r.gate(int16(i), netip.Addr{}).Knows(r.clientOf(k, m, int16(i), [16]byte{})) {
 			return v.Opened()
 		}
 	}
@@ -358,7 +347,7 @@ func (w *worker) reply4(
 	if first {
 		r.metrics.answered(waited)
 	}
-	r.queue(o.listener, o.from.addr()).Answered(o.client, gives(m), first, now)
+	r.gate(o.listener, o.from.addr()).Answered(o.client, gives(m), first, now)
 	r.servers.Heard(from, targets.All, now)
 	m = dhcp.Pad(m)
 	switch {

@@ -244,9 +244,6 @@ func (*v6) replied(b []byte, o *origin) (s speech, ok bool) {
 	return s, true
 }
 
-// inner6 is the message that this relay has wrapped.
-func inner6(b []byte) []byte { return dhcp6.Message(b).Inner() }
-
 // duidUUID is the type of a client identifier that is a UUID (RFC 6355).
 const duidUUID = 4
 

@@ -1,11 +1,8 @@
 package relay
 
 import (
-	"net/netip"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -58,23 +55,5 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 				t.Errorf("the answer: got %v, to %x, want %x", drop, o.mac, test.answer)
 			}
 		})
-	}
-}
-
-// TestCopyOfAMessageThatWaited: a message that has waited for its turn is refused like any other if it is a copy.
-func TestCopyOfAMessageThatWaited(t *testing.T) {
-	b := newBench6(t, nil)
-	if _, drop := b.fromClient(message6(dhcp6.Solicit)); drop != None {
-		t.Fatal(drop)
-	}
-	copied := origin{origin6: origin6{port: clientPort6, mac: frame.MAC{2, 0, 0, 0, 0, 0x66}, link: ourLink}}
-	request := around(dhcp6.RelayForward, 0, ourLink, clientIP, message6(dhcp6.Solicit))
-	note := waiting{key: b.keyOf6(message6(dhcp6.Solicit), clientIP), origin: copied, kind: dhcp6.Solicit.Index()}
-	b.queue(0, netip.Addr{}).Send(&note, request, b.now())
-	if n := testutil.ToFloat64(b.metrics.of(0).drops[toServer][TransactionTaken]); n != 1 {
-		t.Errorf("counted %v, want 1", n)
-	}
-	if n := b.queue(0, netip.Addr{}).sender.Len(); n != 0 {
-		t.Errorf("%d messages are sent", n)
 	}
 }

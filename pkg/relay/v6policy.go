@@ -17,10 +17,10 @@ const headroom6 = 320
 const ipAndUDP6 = frame.IPv6Len + frame.UDPLen
 
 // request6 decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
-// before at. Where a.waits is true afterwards, the message was copied, and is not to be sent.
+// before at.
 func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {
 	r, m := w.relay, dhcp6.Message(b[at:])
-	a.waits, a.relayed, a.kind = false, false, 0
+	a.relayed, a.kind = false, 0
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit)]; drop != None {
 		return nil, drop
 	}
@@ -49,11 +49,8 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	}
 	tag, also := r.tagsOf(a, owner, k.id)
 	a.client = tag
-	q := r.queue(a.listener, netip.Addr{})
-	place, drop := q.decide(&admit.Asker{
-		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, IsRequest: inner.Type() == dhcp6.Request,
-	}, len(m)+headroom6, now)
-	if drop != None {
+	asker := admit.Asker{Tag: tag, Also: also, XID: k.xid, IsRequest: inner.Type() == dhcp6.Request}
+	if drop := w.admit(a, asker, now); drop != None {
 		return nil, drop
 	}
 	o := origin{
@@ -62,14 +59,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 	}
 	wrapped, drop := w.wrap(b, at, &k, a, &o, targets, now)
 	if drop != None {
-		if place != nil {
-			q.Cancel(place)
-		}
 		return nil, drop
-	}
-	if a.waits = place != nil; a.waits {
-		q.Keep(place, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
-		return nil, None
 	}
 	if drop := w.remember(k, o, now); drop != None {
 		return nil, drop

@@ -67,7 +67,7 @@ func (w *worker) reply6(
 	case t == dhcp6.Reply && client.Grants():
 		answer = admit.Granted
 	}
-	r.queue(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
+	r.gate(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
 	r.servers.Heard(from, targets.All, now)
 	return None
 }

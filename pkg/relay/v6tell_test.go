@@ -9,8 +9,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
-	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/admit"
 )
 
 // told6 is what a test compares of an event.
@@ -121,37 +119,6 @@ func TestTellsOfTransactions(t *testing.T) {
 	if diff := cmp.Diff(append(want, stray), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-}
-
-// TestTellsOfWaitingMessages when they are sent, or refused: once each.
-func TestTellsOfWaitingMessages(t *testing.T) {
-	reasons := map[string]int{}
-	b := newBench6(t, func(c *Config) {
-		c.NewcomerRate = 100
-		c.Event = func(e *boot.Event) { reasons[string(e.Text(boot.Reason))]++ }
-	})
-	slot := make([]byte, 1024)
-	for n := range uint32(admit.NewcomerBurst + 100) {
-		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.worker.request6(m, headroom6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
-			t.Fatal(drop)
-		}
-	}
-	w := b.queue(0, netip.Addr{})
-	b.upstream = &upstream{} // has no socket: nothing is flushed
-	w.Release(int64(500*time.Millisecond), unsent{w})
-	w.Release(int64(3*time.Second), unsent{w})
-	if reasons[""]+reasons[NewcomerLimit.String()] != 100 || reasons[""] < 40 {
-		t.Errorf("100 waited; told of %v", reasons)
-	}
-}
-
-// unsent is a queue that sends nothing.
-type unsent struct{ *queue }
-
-func (u unsent) Flush() {
-	u.sender.Clear()
-	u.queue.targets = nil
 }
 
 // FuzzDescribe is a message of any bytes that a machine or a server may have sent.

@@ -63,18 +63,14 @@ func (v *vlan) requests(n int, now int64) {
 			continue
 		}
 		var b []byte
-		a.waits = false
 		if drop == None {
 			b, drop = r.family.request(v.worker, a, targets, now)
 			r.family.countUnadvertised(v, a, now)
 		}
-		if !a.waits { // else its queue sends it, and makes the event
-			v.tellRequest(a, targets, now, drop)
-		}
-		switch {
-		case drop != None:
+		v.tellRequest(a, targets, now, drop)
+		if drop != None {
 			v.drop(toServer, a.source, drop)
-		case !a.waits:
+		} else {
 			v.pass(b, targets, now, a.kind)
 		}
 	}

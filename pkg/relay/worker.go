@@ -9,6 +9,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
@@ -42,6 +43,38 @@ func newWorker(r *Relay, listener int) *worker {
 		},
 	})
 	return w
+}
+
+// gate returns the gate of a listener, of the trusted relay agents' unicasts, or of all other unicasts: the requests of
+// a pod do not hold back the machines behind a router.
+func (r *Relay) gate(listener int16, sender netip.Addr) *admit.Gate {
+	switch {
+	case listener != unicast:
+		return r.gates[listener]
+	case r.agents != nil && within(r.config.TrustedRelays, sender):
+		return r.agents
+	default:
+		return r.unicasts
+	}
+}
+
+// admit decides whether there is room for a request.
+func (w *worker) admit(a *arrival, asker admit.Asker, now int64) Drop {
+	asker.Unicast = a.listener == unicast
+	switch w.relay.gate(a.listener, a.source.addr()).Ask(&asker, now) {
+	case admit.Client:
+		return ClientLimit
+	case admit.Total:
+		return TotalLimit
+	case admit.Newcomers:
+		w.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+			return []any{"listener", w.name,
+				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
+		})
+		return NewcomerLimit
+	default:
+		return None
+	}
 }
 
 // pass sends a client's request, and counts and logs it.

@@ -1,37 +1,66 @@
-// Package admit decides which DHCP requests go to the servers at once, which wait and which are refused, when more
-// machines ask than the servers answer.
+// Package admit decides which DHCP requests go to the servers and which are refused, when more machines ask than the
+// servers answer.
 //
 // It identifies a client by a tag, which is a keyed hash of the client's addresses and identifiers. Times are
-// nanoseconds of the caller's clock. The package does no I/O and starts no goroutine: a [Gate] decides, a [Queue] keeps
-// the bytes of waiting requests and hands them to the caller, a [Limiter] counts. All memory has a fixed size.
+// nanoseconds of the caller's clock. The package does no I/O and starts no goroutine: a [Gate] decides about requests
+// under way, a [Limiter] about a client's rate. All memory has a fixed size.
 //
 // docs/design/decisions.md has the reasons for these decisions, and the attacks that they do not stop.
 package admit
 
-import "time"
-
-// Verdict is the decision about a request.
-type Verdict uint8
-
-// The verdicts.
-const (
-	Send   Verdict = iota // to the servers, now
-	Wait                  // in the place that [Gate.Ask] gave, until [Gate.Next] returns that place
-	Refuse                // the places of its class are taken
+import (
+	"hash/maphash"
+	"sync"
+	"time"
 )
 
-// Class orders the clients that were never served. A lower class is sent first.
-type Class uint8
+// Refusal is the reason for which a request is refused. The zero value is none.
+type Refusal uint8
 
-// The classes.
+// The refusals.
 const (
-	Follows     Class = iota // a REQUEST after an OFFER that went through here
-	Vouched                  // the client was offered something before, as by proxyDHCP, or has asked four times or more
-	AskedThrice              // the client has asked three times
-	AskedTwice               // twice
-	First                    // once; or the servers have left several of its requests unanswered
-	Classes
+	Admitted  Refusal = iota
+	Client            // this client asks too often
+	Total             // all clients together do
+	Newcomers         // more clients that were never served ask than the servers answer
 )
+
+// Asker describes a request and its client.
+type Asker struct {
+	// Tag identifies the client, 0 for one without an identity.
+	Tag uint64
+	// Also is a second name of the client, which has a limit of its own: 0 if there is none.
+	Also uint64
+	// XID is the request's transaction.
+	XID uint32
+	// Unicast tells that the request was sent to this host.
+	Unicast bool
+	// IsRequest tells that the message is a REQUEST, for an address that a server has offered.
+	IsRequest bool
+}
+
+// class orders the clients that were never served. Each class has tokens of its own, so that a flood of
+// one takes nothing of the others.
+type class uint8
+
+const (
+	follows     class = iota // a REQUEST after an OFFER that went through here
+	vouched                  // the client was offered something before, as by proxyDHCP, or has asked four times or more
+	askedThrice              // the client has asked three times
+	askedTwice               // twice
+	first                    // once; or the servers have left several of its requests unanswered
+	classes
+)
+
+// bursts are how many requests of each class may be unanswered: a thousand machines may be switched on at once. shares
+// are the parts of the rate; what a class has no room for is the next one's.
+var (
+	bursts = [classes]float64{follows: 256, vouched: 256, askedThrice: 256, askedTwice: 256, first: 1024}
+	shares = [classes]float64{follows: 1. / 2, vouched: 1. / 8, askedThrice: 1. / 8, askedTwice: 1. / 8, first: 1. / 8}
+)
+
+// NewcomerBurst is how many requests of machines that were never served may be unanswered before others are refused.
+const NewcomerBurst = 2048
 
 // Bounds of the requests of one client.
 const (
@@ -43,49 +72,24 @@ const (
 	// offerHolds is the longest time from an OFFER to its REQUEST, and requestsOfOffer how often that may be repeated.
 	offerHolds      = time.Minute
 	requestsOfOffer = 4
-	// mostWait is how long a request waits. By then the client has repeated it, or will soon.
-	mostWait = time.Second
 )
-
-// places is how many requests of each class may wait.
-var places = [Classes]int{Follows: 256, Vouched: 128, AskedThrice: 128, AskedTwice: 256, First: 256}
-
-// Places is how many requests may wait in all: places are numbered from 0 on.
-const Places = 1024
-
-// schedule is the order in which the classes are served while requests of several wait (weighted round robin). A class
-// without a waiting request leaves its share to the lowest class that has one.
-var schedule = [...]Class{Follows, Vouched, Follows, AskedThrice, Follows, AskedTwice, Follows, First}
-
-// NewcomerBurst is how many requests of machines that were never served may be unanswered before more requests wait:
-// two thousand machines may be switched on at once.
-const NewcomerBurst = 2048
-
-// Limit bounds the requests to the servers from clients that were never served.
-type Limit struct {
-	// Rate is how many requests a second are sent beyond those that are answered; 0 or less: no limit.
-	Rate int
-	// Burst is how many requests may be unanswered before Rate applies.
-	Burst int
-}
 
 // regain is how many tokens an answer gives back: the one that its request took, and an eighth more. By that eighth the
 // rate rises to the rate of the servers, although some requests are lost, or come from machines that they do not know.
 const regain = 1 + 1./8
 
-// Gate decides about the requests of one VLAN. It is for one goroutine at a time. A request that got a place has to
-// be put there before the gate is asked about the next one.
+// Gate decides about the requests of one listener, or those that were sent to this host.
 type Gate struct {
-	limit   Limit
-	tokens  float64
+	limits *Limiter
+	seed   maphash.Seed
+	rate   float64 // requests a second of newcomers beyond those that are answered; 0 or less: no limit
+
+	mu      sync.Mutex
+	tokens  [classes]float64
 	at      int64 // the time of tokens
 	served  table // clients that the servers gave an address
 	offered table // clients that were offered an address; count is the number of REQUESTs since then
 	asked   table // clients that were never answered; count is the number of their requests, tries that of those sent
-	free    []int32
-	waiting [Classes]ring
-	queued  int // in all rings
-	step    int // of the schedule
 }
 
 // Sizes of the tables: clients, in sets of [ways].
@@ -95,28 +99,54 @@ const (
 	askedClients   = 524288 // 26 s of 20,000 machines a second: firmware waits 4 s and then 8 s until it asks again
 )
 
-// NewGate makes a gate. Its memory is 4.3 MiB; a page of it becomes resident when a client's entry there is used.
-func NewGate(limit Limit) *Gate {
-	g := &Gate{
-		limit: limit, tokens: float64(limit.Burst),
+// NewGate makes a gate whose clients are held to limits, which several gates may share. rate is how many requests a
+// second of newcomers are sent beyond those that are answered; 0 or less: no limit. Its memory is 4.3 MiB; a page of it
+// becomes resident when a client's entry there is used.
+func NewGate(rate int, limits *Limiter) *Gate {
+	return &Gate{
+		limits: limits, seed: maphash.MakeSeed(), rate: float64(rate), tokens: bursts,
 		served: newTable(servedClients), offered: newTable(offeredClients), asked: newTable(askedClients),
 	}
-	for place := range int32(Places) {
-		g.free = append(g.free, place)
-	}
-	for class := range g.waiting {
-		g.waiting[class].requests = make([]queued, places[class])
-	}
-	return g
 }
 
-// Served tells whether the servers gave a client an address before. The tag 0 stands for all clients without an
-// identity, which are always new.
-func (g *Gate) Served(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }
+// transaction identifies a transaction.
+type transaction struct {
+	client uint64
+	xid    uint32
+}
 
-// NoteRepeat notes a tag, and reports whether it was noted half a second ago or earlier. The caller asks about requests
-// that are over their client's limit.
-func (g *Gate) NoteRepeat(tag uint64, now int64) bool {
+// Ask decides about a request.
+func (g *Gate) Ask(a *Asker, now int64) Refusal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	served := g.isServed(a.Tag)
+	refused := g.limits.Allow(a, served, now)
+	// Somebody who forges a served machine's chaddr uses up its allowance, with another transaction each time. The
+	// machine repeats its own, and has a second allowance for that.
+	if refused == Client && served &&
+		g.noteRepeat(maphash.Comparable(g.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
+		g.limits.Repeats(a, served, now) {
+		refused = Admitted
+	}
+	if refused == Admitted && !served && !g.spend(a.Tag, a.IsRequest, now) {
+		refused = Newcomers
+	}
+	return refused
+}
+
+// Knows tells whether the servers have given, or offered, a client an address before.
+func (g *Gate) Knows(tag uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.isServed(tag) || tag != 0 && g.offered.find(tag) != nil
+}
+
+// isServed tells whether the servers gave a client an address before. The tag 0 stands for all clients without an
+// identity, which are always new.
+func (g *Gate) isServed(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }
+
+// noteRepeat notes a tag, and reports whether it was noted half a second ago or earlier.
+func (g *Gate) noteRepeat(tag uint64, now int64) bool {
 	e, isNew := g.asked.put(tag, now)
 	if isNew || e.age(now) < apart {
 		return false
@@ -125,33 +155,30 @@ func (g *Gate) NoteRepeat(tag uint64, now int64) bool {
 	return true
 }
 
-// Ask decides about a request of a client. With the verdict [Wait] comes a place; the caller puts the request there and
-// calls [Gate.Put]. A served client's request is always sent: the caller limits those by client.
-func (g *Gate) Ask(tag uint64, isRequest bool, now int64) (verdict Verdict, place int32, class Class) {
-	if g.limit.Rate <= 0 || g.Served(tag) {
-		return Send, 0, 0
+// spend takes a token for a newcomer's request, if there is one for its class.
+func (g *Gate) spend(tag uint64, isRequest bool, now int64) bool {
+	if g.rate <= 0 {
+		return true
 	}
-	e, class := g.class(tag, isRequest, now)
+	e, c := g.classOf(tag, isRequest, now)
 	g.refill(now)
-	if g.queued == 0 && g.tokens >= 1 {
-		g.tokens--
-		e.tries = min(e.tries+1, mostTries)
-		return Send, 0, class
+	if c == follows && g.tokens[c] < 1 {
+		c = first // a REQUEST is worth more than a first DISCOVER
 	}
-	if g.waiting[class].full() || len(g.free) == 0 {
-		return Refuse, 0, class
+	if g.tokens[c] < 1 {
+		return false
 	}
-	place = g.free[len(g.free)-1]
-	g.free = g.free[:len(g.free)-1]
-	return Wait, place, class
+	g.tokens[c]--
+	e.tries, e.paid = min(e.tries+1, mostTries), c
+	return true
 }
 
-// class notes a request and returns the class of its client.
-func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
+// classOf notes a request and returns the class of its client.
+func (g *Gate) classOf(tag uint64, isRequest bool, now int64) (*entry, class) {
 	e, isNew := g.asked.put(tag, now)
 	switch {
 	case tag == 0:
-		return e, First
+		return e, first
 	case isNew:
 		e.count = 1
 	case e.age(now) >= apart:
@@ -162,66 +189,13 @@ func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
 	switch {
 	case o != nil && isRequest && o.age(now) <= offerHolds && o.count < requestsOfOffer:
 		o.count++
-		return e, Follows
+		return e, follows
 	case e.tries >= mostTries:
-		return e, First
+		return e, first
 	case o != nil:
-		return e, Vouched
+		return e, vouched
 	}
-	return e, [...]Class{First, AskedTwice, AskedThrice, Vouched}[e.count-1]
-}
-
-// Put queues the request in a place that Ask gave.
-func (g *Gate) Put(place int32, class Class, tag uint64, now int64) {
-	g.waiting[class].push(queued{place: place, tag: tag, at: now})
-	g.queued++
-}
-
-// Waiting is how many requests wait.
-func (g *Gate) Waiting() int { return g.queued }
-
-// Next returns the place of the next request, which is free again after [Gate.Free]. The verdict is [Send], [Refuse]
-// for a request that has waited too long, or [Wait] when no request may be sent now.
-func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
-	if g.queued == 0 {
-		return Wait, 0
-	}
-	for class := range g.waiting {
-		r := &g.waiting[class]
-		if r.n > 0 && now-r.oldest().at > int64(mostWait) {
-			g.queued--
-			return Refuse, r.pop().place
-		}
-	}
-	g.refill(now)
-	if g.tokens < 1 {
-		return Wait, 0
-	}
-	g.tokens--
-	class := schedule[g.step]
-	g.step = (g.step + 1) % len(schedule)
-	// Without a request the class leaves its share to the lowest one that has one.
-	for c := Follows; g.waiting[class].n == 0; c++ {
-		class = c
-	}
-	g.queued--
-	h := g.waiting[class].pop()
-	if e := g.asked.find(h.tag); e != nil {
-		e.tries = min(e.tries+1, mostTries)
-	}
-	return Send, h.place
-}
-
-// Free gives a place back.
-func (g *Gate) Free(place int32) { g.free = append(g.free, place) }
-
-// Due is the time until Next may return a request, if no answer comes before.
-func (g *Gate) Due(now int64) time.Duration {
-	g.refill(now)
-	if g.tokens >= 1 {
-		return 0
-	}
-	return time.Duration((1 - g.tokens) / float64(g.limit.Rate) * 1e9)
+	return e, [...]class{first, askedTwice, askedThrice, vouched}[e.count-1]
 }
 
 // Answer is the kind of a server's reply.
@@ -234,30 +208,50 @@ const (
 	Granted               // an ACK that gives an address, or a BOOTP reply
 )
 
-// Answered notes a reply to a client; first tells that it is the first one to its request.
-func (g *Gate) Answered(tag uint64, answer Answer, first bool, now int64) {
-	if first && !g.Served(tag) {
+// Answered notes a reply to a client; isFirst tells that it is the first one to its request.
+func (g *Gate) Answered(tag uint64, answer Answer, isFirst bool, now int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e := g.asked.find(tag)
+	if isFirst && !g.isServed(tag) {
+		paid := first
+		if e != nil {
+			paid = e.paid
+		}
 		g.refill(now)
-		g.tokens = min(g.tokens+regain, float64(g.limit.Burst))
+		g.add(paid, regain)
 	}
 	if tag == 0 {
 		return
 	}
+	if e != nil {
+		e.tries = 0
+	}
 	switch answer {
 	case Offered:
-		e, _ := g.offered.put(tag, now)
-		e.count = 0
-		e.touch(now)
+		o, _ := g.offered.put(tag, now)
+		o.count = 0
+		o.touch(now)
 	case Granted:
-		e, _ := g.served.put(tag, now)
-		e.touch(now)
-	}
-	if e := g.asked.find(tag); e != nil {
-		e.tries = 0
+		s, _ := g.served.put(tag, now)
+		s.touch(now)
 	}
 }
 
+// refill adds the tokens of the time that has passed.
 func (g *Gate) refill(now int64) {
-	g.tokens = min(g.tokens+float64(now-g.at)*float64(g.limit.Rate)/1e9, float64(g.limit.Burst))
+	n := float64(now-g.at) * g.rate / 1e9
 	g.at = now
+	for c, share := range shares {
+		g.add(class(c), n*share)
+	}
+}
+
+// add adds tokens to a class; what it has no room for is the next one's.
+func (g *Gate) add(c class, n float64) {
+	for ; c < classes && n > 0; c++ {
+		g.tokens[c] += n
+		n = g.tokens[c] - bursts[c]
+		g.tokens[c] = min(g.tokens[c], bursts[c])
+	}
 }

@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-var usual = Limit{Rate: 100, Burst: 2048}
+const usual = 100
+
+// newGate is a gate without limits by client.
+func newGate(rate int) *Gate { return NewGate(rate, NewLimiter(-1, -1)) }
 
 // site is a gate with what happens in front of it and behind it, in simulated time.
 type site struct {
 	gate *Gate
 	now  int64
-	held map[int32]*machine
 	// server answers a machine's request, or nil.
 	server func(m *machine) *Answer
 	sent   int
@@ -40,21 +42,17 @@ type machine struct {
 	asked     int
 }
 
-func newSite(limit Limit) *site {
-	return &site{gate: NewGate(limit), held: map[int32]*machine{}, work: 270 * time.Microsecond, backlog: 70 * time.Millisecond}
+func newSite(rate int) *site {
+	return &site{gate: newGate(rate), work: 270 * time.Microsecond, backlog: 70 * time.Millisecond}
 }
 
-func (s *site) ask(m *machine) Verdict {
+func (s *site) ask(m *machine) Refusal {
 	m.asked++
-	verdict, place, class := s.gate.Ask(m.tag, m.isRequest, s.now)
-	switch verdict {
-	case Send:
+	refused := s.gate.Ask(&Asker{Tag: m.tag, IsRequest: m.isRequest}, s.now)
+	if refused == Admitted {
 		s.send(m)
-	case Wait:
-		s.held[place] = m
-		s.gate.Put(place, class, m.tag, s.now)
 	}
-	return verdict
+	return refused
 }
 
 func (s *site) send(m *machine) {
@@ -89,18 +87,6 @@ func (s *site) step(d time.Duration) {
 		}
 	}
 	s.due = s.due[:n]
-	for {
-		verdict, place := s.gate.Next(s.now)
-		if verdict == Wait {
-			return
-		}
-		m := s.held[place]
-		delete(s.held, place)
-		s.gate.Free(place)
-		if verdict == Send {
-			s.send(m)
-		}
-	}
 }
 
 // retry has a machine ask when its time has come.
@@ -189,14 +175,14 @@ func TestRealMachineBootsInFlood(t *testing.T) {
 				t.Errorf("asked %d times, booted %v; want at most %d", m.asked, m.booted != 0, test.asks)
 			}
 			sent = s.sent - sent
-			if most := 5 + usual.Rate*int(s.now-since)/1e9; sent > most {
+			if most := 5 + usual*int(s.now-since)/1e9; sent > most {
 				t.Errorf("the servers got %d requests, want %d at most", sent, most)
 			}
 			// From now on the machine is known, and waits for nobody.
 			for range 100 {
 				test.flood(s, random, n)
 				n++
-				if verdict, _, _ := s.gate.Ask(m.tag, false, s.now); verdict != Send {
+				if s.gate.Ask(&Asker{Tag: m.tag}, s.now) != Admitted {
 					t.Fatal("a served machine is held back")
 				}
 			}
@@ -210,8 +196,8 @@ func TestFirmwareIsRememberedInFlood(t *testing.T) {
 	const machines = 2000
 	s, random := newSite(usual), rand.New(rand.NewPCG(1, 2))
 	s.server = func(*machine) *Answer { return nil }
-	class := func(i uint64) Class {
-		_, c := s.gate.class(i*0x9e3779b97f4a7c15, false, s.now)
+	classOf := func(i uint64) class {
+		_, c := s.gate.classOf(i*0x9e3779b97f4a7c15, false, s.now)
 		return c
 	}
 	forgotten := 0
@@ -221,7 +207,7 @@ func TestFirmwareIsRememberedInFlood(t *testing.T) {
 			s.step(time.Millisecond)
 		}
 		for i := range uint64(machines) {
-			if got := class(i + 1); got > First-Class(n) {
+			if got := classOf(i + 1); got > first-class(n) {
 				forgotten++
 			}
 		}
@@ -238,14 +224,14 @@ func invent(s *site, random *rand.Rand, n int) {
 	}
 }
 
-// TestNothingWaitsWithoutPressure: a thousand machines at once, seen before or not, and 20,000 a second that a fast server
+// TestNobodyIsRefusedWithoutPressure: a thousand machines at once, seen before or not, and 20,000 a second that a fast server
 // answers.
-func TestNothingWaitsWithoutPressure(t *testing.T) {
+func TestNobodyIsRefusedWithoutPressure(t *testing.T) {
 	t.Run("a thousand at once, nobody answers yet", func(t *testing.T) {
 		s := newSite(usual)
 		s.server = func(*machine) *Answer { return nil }
 		for i := range uint64(1000) {
-			if got := s.ask(&machine{tag: i<<40 | i + 1}); got != Send {
+			if got := s.ask(&machine{tag: i<<40 | i + 1}); got != Admitted {
 				t.Fatalf("machine %d: got %v", i, got)
 			}
 		}
@@ -256,7 +242,7 @@ func TestNothingWaitsWithoutPressure(t *testing.T) {
 		s.server = answers()
 		for range 5000 {
 			for range 20 {
-				if got := s.ask(&machine{tag: random.Uint64() | 1<<63}); got != Send {
+				if got := s.ask(&machine{tag: random.Uint64() | 1<<63}); got != Admitted {
 					t.Fatalf("after %v: got %v", time.Duration(s.now), got)
 				}
 			}
@@ -286,7 +272,7 @@ func TestRateFollowsTheAnswers(t *testing.T) {
 		return s.sent - before
 	}
 	run(5 * time.Second)
-	if got := run(2 * time.Second); got < 198 || got > 202 {
+	if got := run(2 * time.Second); got < 196 || got > 202 {
 		t.Errorf("a silent server got %d requests in two seconds, want 200", got)
 	}
 	silent = false
@@ -306,181 +292,140 @@ func TestRateFollowsTheAnswers(t *testing.T) {
 // TestOfferedIsNotServed: a client that was offered an address and never takes it gains four REQUESTs a minute, and no more. A
 // million of them do not have a served machine forgotten.
 func TestOfferedIsNotServed(t *testing.T) {
-	g := NewGate(Limit{Rate: 1, Burst: 1})
+	g := newGate(1)
 	const real = 0x1234567890abcdef
 	g.Answered(real, Granted, true, 0)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1_000_000 {
 		tag := random.Uint64() | 1
-		g.Ask(tag, false, 0)
+		g.Ask(&Asker{Tag: tag}, 0)
 		g.Answered(tag, Offered, false, 0)
 		g.Answered(tag, Other, false, 0)
 	}
-	if !g.Served(real) {
+	if !g.isServed(real) || !g.Knows(real) {
 		t.Error("the served machine was forgotten")
 	}
 	g.Answered(1<<40, Offered, false, 0)
-	var got []Class
-	for range 6 {
-		_, _, class := g.Ask(1<<40, true, int64(time.Second))
-		got = append(got, class)
+	if g.isServed(1<<40) || !g.Knows(1<<40) {
+		t.Error("the machine that was offered an address is not known as such")
 	}
-	if want := []Class{Follows, Follows, Follows, Follows, Vouched, Vouched}; !slices.Equal(got, want) {
+	var got []class
+	for range 6 {
+		_, c := g.classOf(1<<40, true, int64(time.Second))
+		got = append(got, c)
+	}
+	if want := []class{follows, follows, follows, follows, vouched, vouched}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	g.Answered(1<<40, Offered, false, 0)
-	if _, _, class := g.Ask(1<<40, false, 0); class != Vouched {
+	if _, c := g.classOf(1<<40, false, 0); c != vouched {
 		t.Error("a DISCOVER follows no OFFER, but tells that the servers know the machine")
 	}
-	if _, _, class := g.Ask(1<<40, true, int64(2*time.Minute)); class != Vouched {
+	if _, c := g.classOf(1<<40, true, int64(2*time.Minute)); c != vouched {
 		t.Error("a REQUEST two minutes after the OFFER does not follow it")
 	}
 }
 
 // TestClasses: asking again counts only after half a second, and for three tries.
 func TestClasses(t *testing.T) {
-	g := NewGate(usual)
 	const ms = int64(time.Millisecond)
-	var got []Class
-	for _, at := range []int64{0, 10, 100, 1000, 1100, 3000, 7000, 15000} {
-		_, _, class := g.Ask(7<<40, false, at*ms)
-		got = append(got, class)
-	}
-	want := []Class{First, First, First, First, First, First, First, First} // it was sent three times, in vain
-	if !slices.Equal(got, want) {
-		t.Errorf("sent: got %v, want %v", got, want)
-	}
-	g = NewGate(Limit{Rate: 1, Burst: 0})
-	got = got[:0]
-	for _, at := range []int64{0, 10, 100, 1000, 1100, 3000, 7000, 15000} {
-		_, _, class := g.Ask(7<<40, false, at*ms)
-		got = append(got, class)
-	}
-	want = []Class{First, First, First, AskedTwice, AskedTwice, AskedThrice, Vouched, Vouched}
-	if !slices.Equal(got, want) {
-		t.Errorf("refused: got %v, want %v", got, want)
+	for name, test := range map[string]struct {
+		tries uint8 // that reached the servers before
+		want  []class
+	}{
+		"refused": {0, []class{first, first, first, askedTwice, askedTwice, askedThrice, vouched, vouched}},
+		"sent":    {mostTries, []class{first, first, first, first, first, first, first, first}},
+	} {
+		g := newGate(usual)
+		var got []class
+		for _, at := range []int64{0, 10, 100, 1000, 1100, 3000, 7000, 15000} {
+			e, c := g.classOf(7<<40, false, at*ms)
+			if at == 0 {
+				e.tries = test.tries
+				if test.tries > 0 {
+					c = first
+				}
+			}
+			got = append(got, c)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
 	}
 }
 
-// TestOldestWaitsFirst and nobody waits for longer than a second; places come back.
-func TestOldestWaitsFirst(t *testing.T) {
-	g := NewGate(Limit{Rate: 10, Burst: 1})
-	var order []int32
-	for i := range uint64(2 * Places) {
-		verdict, place, class := g.Ask((i+1)<<40, false, 0)
-		if verdict == Wait {
-			g.Put(place, class, (i+1)<<40, 0)
-			order = append(order, place)
+// TestEachClassHasItsPart: one class that asks without end takes nothing of those before it, and leaves them their part of
+// the rate; what a class has no need of is the next one's.
+func TestEachClassHasItsPart(t *testing.T) {
+	g := newGate(800)
+	drain := func(c class) (n int) {
+		for ; g.tokens[c] >= 1; n++ {
+			g.tokens[c]--
+		}
+		return n
+	}
+	for c, burst := range bursts {
+		if n := drain(class(c)); n != int(burst) {
+			t.Errorf("class %d had %d tokens, want %v", c, n, burst)
 		}
 	}
-	if len(order) != places[First] || g.Waiting() != places[First] {
-		t.Fatalf("%d of %d wait, want %d", len(order), g.Waiting(), places[First])
+	g.refill(int64(time.Second))
+	var got [classes]int
+	for c := range classes {
+		got[c] = drain(c)
 	}
-	for i := range 5 {
-		verdict, place := g.Next(int64(i+1) * 1e8)
-		if verdict != Send || place != order[i] {
-			t.Errorf("got %v %d, want %d", verdict, place, order[i])
-		}
-		g.Free(place)
-		if verdict, _ := g.Next(int64(i+1) * 1e8); verdict != Wait {
-			t.Errorf("got %v, want to wait for the rate", verdict)
-		}
-		if due := g.Due(int64(i+1) * 1e8); due < 99*time.Millisecond || due > 101*time.Millisecond {
-			t.Errorf("got due in %v", due)
-		}
+	if want := [classes]int{256, 244, 100, 100, 100}; got != want {
+		t.Errorf("a second gave %v, want %v", got, want)
 	}
-	refused := 0
-	for g.Waiting() > 0 {
-		verdict, place := g.Next(int64(3 * time.Second))
-		if verdict == Refuse {
-			refused++
-		}
-		g.Free(place)
+	for c := range first {
+		g.tokens[c] = bursts[c]
 	}
-	if refused != places[First]-5 || len(g.free) != Places {
-		t.Errorf("%d refused, %d places free", refused, len(g.free))
-	}
-}
-
-// TestTurns: while all classes wait each has its share.
-func TestTurns(t *testing.T) {
-	g := NewGate(Limit{Rate: 1000, Burst: 100})
-	g.tokens = 0
-	for class := range Classes {
-		for range 64 {
-			place := g.free[len(g.free)-1]
-			g.free = g.free[:len(g.free)-1]
-			g.Put(place, class, 1<<40, 0)
-		}
-	}
-	var got [Classes]int
-	for range 80 {
-		before := [Classes]int{}
-		for class := range Classes {
-			before[class] = g.waiting[class].n
-		}
-		g.tokens = 1
-		_, place := g.Next(1)
-		g.Free(place)
-		for class := range Classes {
-			got[class] += before[class] - g.waiting[class].n
-		}
-	}
-	if want := [Classes]int{40, 10, 10, 10, 10}; got != want {
-		t.Errorf("got %v, want %v", got, want)
+	g.refill(2 * int64(time.Second))
+	if n := drain(first); n != 800 {
+		t.Errorf("the last class got %d of a second, want all", n)
 	}
 }
 
 // TestNoLimit: a negative rate lets everything pass.
 func TestNoLimit(t *testing.T) {
-	g := NewGate(Limit{Rate: -1, Burst: 1})
+	g := newGate(-1)
 	for i := range uint64(10000) {
-		if verdict, _, _ := g.Ask(i<<40|1, false, 0); verdict != Send {
-			t.Fatal(verdict)
+		if refused := g.Ask(&Asker{Tag: i<<40 | 1}, 0); refused != Admitted {
+			t.Fatal(refused)
 		}
 	}
 }
 
 // TestNamelessClients have no place in any table, and are always new.
 func TestNamelessClients(t *testing.T) {
-	g := NewGate(Limit{Rate: 1, Burst: 0})
+	g := newGate(1)
 	g.Answered(0, Granted, true, 0)
-	if g.Served(0) {
+	if g.isServed(0) {
 		t.Error("got the nameless served")
 	}
 	for at := range int64(5) {
-		if _, _, class := g.Ask(0, true, at*1e9); class != First {
-			t.Errorf("got %v", class)
+		if _, c := g.classOf(0, true, at*1e9); c != first {
+			t.Errorf("got %v", c)
 		}
 	}
 }
 
 func TestNoAllocations(t *testing.T) {
-	g, random := NewGate(usual), rand.New(rand.NewPCG(1, 2))
+	g, random := newGate(usual), rand.New(rand.NewPCG(1, 2))
 	now := int64(0)
 	if got := testing.AllocsPerRun(10000, func() { flood(g, random, &now) }); got != 0 {
 		t.Errorf("got %v allocations", got)
 	}
 }
 
-// flood is an invented machine's request, and what leaves meanwhile.
+// flood is an invented machine's request.
 func flood(g *Gate, random *rand.Rand, now *int64) {
 	*now += 50_000
-	tag := random.Uint64() | 1
-	if verdict, place, class := g.Ask(tag, false, *now); verdict == Wait {
-		g.Put(place, class, tag, *now)
-	}
-	for {
-		verdict, place := g.Next(*now)
-		if verdict == Wait {
-			return
-		}
-		g.Free(place)
-	}
+	g.Ask(&Asker{Tag: random.Uint64() | 1}, *now)
 }
 
 func BenchmarkFlood(b *testing.B) {
-	g, random := NewGate(usual), rand.New(rand.NewPCG(1, 2))
+	g, random := newGate(usual), rand.New(rand.NewPCG(1, 2))
 	now := int64(0)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -489,12 +434,12 @@ func BenchmarkFlood(b *testing.B) {
 }
 
 func BenchmarkServed(b *testing.B) {
-	g := NewGate(usual)
+	g := newGate(usual)
 	g.Answered(1<<40, Granted, true, 0)
 	b.ReportAllocs()
 	for b.Loop() {
-		if verdict, _, _ := g.Ask(1<<40, false, 0); verdict != Send {
-			b.Fatal(verdict)
+		if refused := g.Ask(&Asker{Tag: 1 << 40}, 0); refused != Admitted {
+			b.Fatal(refused)
 		}
 	}
 }

@@ -2,7 +2,7 @@ package admit
 
 import "time"
 
-// ways is how many entries a set has: as many as a cache line holds. In a full set the entry that was touched longest
+// ways is how many entries a set has: about as many as a cache line holds. In a full set the entry that was touched longest
 // ago is replaced.
 const ways = 8
 
@@ -17,6 +17,7 @@ type entry struct {
 	at    uint16 // when the entry was touched, in units of grain; it wraps around after two hours, which does little harm
 	count uint8
 	tries uint8
+	paid  class // whose token the last request took
 }
 
 // grain is the resolution of an entry's time.
@@ -63,34 +64,4 @@ func (e *entry) touch(now int64) { e.at = uint16(now / int64(grain)) }
 // age is the time since an entry was touched.
 func (e *entry) age(now int64) time.Duration {
 	return time.Duration(uint16(now/int64(grain))-e.at) * grain
-}
-
-// queued is a request that waits.
-type queued struct {
-	place int32
-	tag   uint64
-	at    int64
-}
-
-// ring is a queue of fixed size.
-type ring struct {
-	requests []queued
-	first    int
-	n        int
-}
-
-func (r *ring) full() bool { return r.n == len(r.requests) }
-
-func (r *ring) oldest() *queued { return &r.requests[r.first] }
-
-func (r *ring) push(h queued) {
-	r.requests[(r.first+r.n)%len(r.requests)] = h
-	r.n++
-}
-
-func (r *ring) pop() queued {
-	h := r.requests[r.first]
-	r.first = (r.first + 1) % len(r.requests)
-	r.n--
-	return h
 }
