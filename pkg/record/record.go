@@ -58,7 +58,7 @@ type Exchange struct {
 	Method   string // of HTTP; "write" if a machine sends a file by TFTP
 	Name     string // HTTP path, gRPC method, TFTP file
 	Software string // by which the client's is known: User-Agent, a line's tag, the options of a TFTP transfer
-	Message  string // a line's text, TFTP's error message, gRPC's status message
+	Message  string // a line's text, TFTP's error message, gRPC's status message, HTTP's Location
 
 	Resent            uint32 // TFTP blocks that were sent again
 	BlockSize, Window uint16 // as TFTP's options agree on

@@ -220,6 +220,16 @@ func causes() []case_ {
 			one.agent(2, 0, boot.Refused, with(boot.Where, "files"), with(boot.Reason, boot.ReasonHandshake),
 				with(boot.Message, "remote error: tls: unknown certificate authority"), func(e *draft) { e.AskedPort = 7173 })), until: 8,
 			want: "tls-refused", says: []string{"7173", "unknown certificate authority"}, step: Loader},
+		{name: "it tries HTTPS boot again", shots: film(one.lease(0, pxe, "https://192.0.2.2:7173/ipxe.efi"), again(func(at float64) shot {
+			return one.agent(at, 0, boot.Refused, with(boot.Where, "files"), with(boot.Reason, boot.ReasonHandshake),
+				with(boot.Message, "remote error: tls: expired certificate (certificate valid from 2024-01-01 to 2025-01-01)"),
+				func(e *draft) { e.AskedPort = 7173 })
+		}, 2, 3, 4)), until: 10, want: "tls-refused", says: []string{"7173", "to 2025-01-01", "clock"}, step: Loader},
+		{name: "the kernel is elsewhere", shots: film(one.toScript(0), one.get(6, 0.1, files, 8080, "/vmlinuz", status(301),
+			with(boot.Message, "https://files.example/vmlinuz"))), until: 30, want: "redirected",
+			says: []string{"vmlinuz", "https://files.example/vmlinuz", "301"}, step: Kernel},
+		{name: "near: the redirect is followed", shots: film(one.toScript(0), one.get(6, 0.1, files, 8080, "/vmlinuz", status(302),
+			with(boot.Message, "/new/vmlinuz")), one.get(7, 1, files, 8080, "/new/vmlinuz")), until: 30, want: ""},
 		{name: "UEFI tries its next boot entry", shots: film(one.toLoader(0), one.discover(4, pxe)), until: 5, want: "loader-did-not-start",
 			says: []string{"Secure Boot", `"ipxe.efi"`}, step: DHCP},
 		{name: "UEFI does not start iPXE", shots: one.toLoader(0), until: 11, want: "loader-did-not-start", state: Booting,

@@ -33,6 +33,9 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 			return Agent
 		}
 		if b != nil && isHandshake(e) { // what comes next would have
+			if f := &b.facts.failed; f.tls() {
+				return f.step // it tries again
+			}
 			switch b.furthest {
 			case DHCP:
 				return Loader // of HTTPS boot

@@ -148,6 +148,10 @@ var tests = map[string]test{
 	},
 	"said-for-good": func(c *clues) bool { return c.now-c.facts.says.at >= waitRetry },
 	"sent-nothing":  (*clues).sentNothing,
+	"redirected": func(c *clues) bool {
+		r := c.facts.redirect
+		return r.at != 0 && c.now-max(r.at, c.lastHeard) >= waitLoader
+	},
 	"waits-long": func(c *clues) bool {
 		w := c.waiting()
 		return w != nil && c.now-w.begin >= waitRetry

@@ -30,7 +30,8 @@ type facts struct {
 	loads    int     // loaders served since a script was
 	ipxeRuns bool    // iPXE runs: it asked for what only iPXE asks for
 	kernel   bool    // a kernel was served
-	says     saying  // an error that the machine tells of itself
+	redirect redirect
+	says     saying // an error that the machine tells of itself
 	agent    agent
 }
 
@@ -93,6 +94,23 @@ const (
 )
 
 func (s *saying) is(kind uint8) bool { return s.kind == kind }
+
+// redirect is an answer that sent the machine elsewhere, until anything else is heard of what it loads.
+type redirect struct {
+	at             int64
+	status         uint16
+	file, location string
+}
+
+// redirected takes note of one.
+func (f *facts) redirected(e *boot.Event, v verdict) {
+	switch location := text(e, boot.Message, maxText); {
+	case e.Kind == boot.HTTP && e.Status/100 == 3 && location != "":
+		f.redirect = redirect{e.At, e.Status, text(e, boot.File, maxFile), location}
+	case v != neutral:
+		f.redirect = redirect{}
+	}
+}
 
 // failure is something that went wrong, as a cause will tell it.
 type failure struct {
@@ -195,7 +213,7 @@ func (f *facts) again(loader *step, at int64) {
 			took: time.Duration(at - loader.end),
 		}
 	}
-	f.stage, f.ipxeRuns, f.says = "", false, saying{}
+	f.stage, f.ipxeRuns, f.says, f.redirect = "", false, saying{}, redirect{}
 }
 
 // request takes note of a machine's DHCP message that the relay passed on or dropped.

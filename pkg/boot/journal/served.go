@@ -63,6 +63,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	if s == Agent {
 		b.facts.agent.serve(e, v, last)
 	}
+	b.facts.redirected(e, v)
 	switch v {
 	case goesOn:
 		st.result = Going

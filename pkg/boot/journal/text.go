@@ -81,6 +81,9 @@ var values = map[string]func(*clues) string{
 	"waiting":       func(c *clues) string { return quote(c.waiting().text) },
 	"waiting-for":   func(c *clues) string { return peer(c.waiting().from) },
 	"waiting-since": func(c *clues) string { return clock(c.waiting().begin) },
+	"redirected":    func(c *clues) string { return quote(c.facts.redirect.file) },
+	"location":      func(c *clues) string { return quoteAny(c.facts.redirect.location) },
+	"redirection":   func(c *clues) string { return strconv.Itoa(int(c.facts.redirect.status)) },
 	"said":          func(c *clues) string { return quote(c.facts.says.text) },
 	"saying":        func(c *clues) string { return strings.TrimSpace(c.facts.says.text) },
 	"kernel-files": func(c *clues) string {

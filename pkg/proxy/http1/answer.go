@@ -144,6 +144,16 @@ func linesOf(lines []Line, header map[string][]string) []Line {
 
 var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
 
+// location is where the answer leads to; empty if it does not say.
+func (a *answer) location() string {
+	for _, l := range a.lines {
+		if l.Is("location") {
+			return string(l.Value)
+		}
+	}
+	return ""
+}
+
 // interim reports whether another answer follows this one (RFC 9110, section 15.2).
 func (a *answer) interim() bool { return a.code < http.StatusOK }
 

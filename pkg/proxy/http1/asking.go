@@ -132,6 +132,9 @@ func (c *Conn) beginAnswer(rest []byte) state {
 	x.beginBody()
 	// Head and rest are copied into x.out: both may lie in the loop's buffer, which the next read overwrites.
 	x.out, x.sent, x.begun = x.answer.append(x.out[:0], &x.Request), 0, true
+	if x.answer.code/100 == 3 {
+		x.location = x.answer.location()
+	}
 	if x.broken = x.takeFirst(rest); x.broken != nil {
 		x.sent, _ = sock.Send(c.client.fd, x.out, 0)
 		c.owner.Sent(x.sent)

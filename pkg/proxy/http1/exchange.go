@@ -31,7 +31,7 @@ func (x *Exchange) free() {
 	x.answer = answer{lines: x.answer.lines[:0]}
 	x.body = body{line: x.body.line[:0]}
 	x.in, x.out, x.heads, x.sent, x.payload, x.loads, x.rationLeft = x.in[:0], x.out[:0], 0, 0, 0, 0, 0
-	x.newConn, x.begun, x.streamed, x.stalled = false, false, false, false
+	x.newConn, x.begun, x.streamed, x.stalled, x.location = false, false, false, false, ""
 	exchanges.Put(x)
 }
 
@@ -110,6 +110,7 @@ func (x *Exchange) result(failure error) Result {
 	return Result{
 		Code: x.answer.code, Expected: x.answer.expected, Sent: max(x.payload-int64(len(x.out)-x.sent), 0),
 		Gone: failure != nil && x.broken == nil, Broken: x.broken,
-		Stalled: x.stalled || errors.Is(failure, unix.ETIMEDOUT), // TCP_USER_TIMEOUT may be sooner than we are
+		Stalled:  x.stalled || errors.Is(failure, unix.ETIMEDOUT), // TCP_USER_TIMEOUT may be sooner than we are
+		Location: x.location,
 	}
 }

@@ -86,10 +86,11 @@ type File interface {
 // Result is how a request ended, or how far its answer has got.
 type Result struct {
 	Code           int
-	Sent, Expected int64 // bytes of the body; 0 is expected where the endpoint told no length
-	Gone           bool  // the connection was closed before the client had taken the whole answer
-	Stalled        bool  // it is gone since the client took nothing for Limits.Stall
-	Broken         error // of reading the file or the endpoint, which broke the answer off
+	Sent, Expected int64  // bytes of the body; 0 is expected where the endpoint told no length
+	Gone           bool   // the connection was closed before the client had taken the whole answer
+	Stalled        bool   // it is gone since the client took nothing for Limits.Stall
+	Broken         error  // of reading the file or the endpoint, which broke the answer off
+	Location       string // where the endpoint redirected the client; empty if it did not
 }
 
 // CodeGone is the code of a request whose connection was closed before the answer began (nginx's 499).
@@ -133,6 +134,7 @@ type Exchange struct {
 	loads      int    // how often in a row the file's next part was loaded
 	stalled    bool   // its client took nothing for Limits.Stall
 	broken     error  // of reading the file, or the endpoint
+	location   string // Result.Location
 }
 
 // Conn is the connection on which the request came.

@@ -18,8 +18,9 @@ import (
 
 // agreement is what the TLS of a connection was made by.
 type agreement struct {
-	route  string      // empty where the client named a server that no route is for
-	config *tls.Config // that the connection was last held to
+	route  string            // empty where the client named a server that no route is for
+	config *tls.Config       // that the connection was last held to
+	shown  *x509.Certificate // our own, where events are wanted
 }
 
 var errNoTLS = errors.New("the route has no TLS")
@@ -44,6 +45,9 @@ func (f *Front) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		return nil, err
 	}
 	made := &agreement{config: config}
+	if f.config.Sink != nil {
+		made.shown = certificateFor(config, hello)
+	}
 	if named {
 		made.route = chosen.route
 	}
@@ -51,6 +55,19 @@ func (f *Front) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c.agreed.Store(made)
 	}
 	return config, nil
+}
+
+// certificateFor is the certificate that a client is shown; nil if it is not known.
+func certificateFor(config *tls.Config, hello *tls.ClientHelloInfo) *x509.Certificate {
+	if config.GetCertificate != nil {
+		if chosen, err := config.GetCertificate(hello); err == nil && chosen != nil {
+			return chosen.Leaf
+		}
+	}
+	if len(config.Certificates) > 0 {
+		return config.Certificates[0].Leaf
+	}
+	return nil
 }
 
 // configOf is the TLS of a route now.

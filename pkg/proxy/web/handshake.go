@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -29,13 +30,32 @@ func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
 		client, err := netip.ParseAddrPort(from)
 		// A connection that ends without a word, as one that only looks whether the port is open, says nothing.
 		if err == nil && (strings.Contains(why, "tls: ") || strings.Contains(why, "HTTPS server")) {
-			h.front.mistaken(client.Addr().Unmap(), boot.ReasonHandshake, why)
+			h.front.mistaken(client.Addr().Unmap(), boot.ReasonHandshake, h.front.explained(client, why))
 		}
 	}
 	if !h.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
+}
+
+// explained is why a handshake failed, with the dates of the certificate that the client was shown: an expired one, or
+// a client whose clock is wrong, is the likeliest reason.
+func (f *Front) explained(client netip.AddrPort, why string) string {
+	if strings.Contains(why, "bad record MAC") { // OpenSSL's alert of TLS 1.3 that is not encrypted as it should be
+		why = "tls: the client broke off at our certificate"
+	}
+	client = netip.AddrPortFrom(client.Addr().Unmap(), client.Port())
+	for a := range f.connections.open.All() {
+		if c, ok := a.current().(*conn); ok && a.peer == client {
+			if made := c.agreed.Load(); made != nil && made.shown != nil {
+				const date = "2006-01-02"
+				return fmt.Sprintf("%s (certificate valid from %s to %s)", why,
+					made.shown.NotBefore.UTC().Format(date), made.shown.NotAfter.UTC().Format(date))
+			}
+		}
+	}
+	return why
 }
 
 // mistaken records a connection whose TLS one of the two sides does not take.

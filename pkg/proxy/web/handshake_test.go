@@ -94,7 +94,8 @@ func TestClientThatLeavesAtTheCertificateIsRecorded(t *testing.T) {
 		_ = mute.Close()
 	}
 	for _, x := range r.log.Await(t, 2) {
-		if x.Reason != boot.ReasonHandshake || !strings.Contains(x.Message, "closed the connection at our certificate") {
+		if x.Reason != boot.ReasonHandshake || !strings.Contains(x.Message, "closed the connection at our certificate") ||
+			!strings.Contains(x.Message, "(certificate valid from 1970-01-01 to 2084-01-29)") {
 			t.Errorf("recorded %+v", x)
 		}
 	}

@@ -160,6 +160,8 @@ func (r *response) recordEnd(grpc string) {
 	case grpc != "":
 		x.Kind, x.Code, x.Method, x.Expected = record.Stream, grpcNumber(grpc), "", 0
 		x.Message = grpcMessage(r.Header())
+	case x.Code/100 == 3:
+		x.Message = r.Header().Get("Location")
 	case x.Method == http.MethodHead:
 		x.Bytes = 0
 	case x.Outcome == record.Done && x.Bytes < x.Expected && x.Code != http.StatusNotModified:
@@ -239,7 +241,7 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	e := o.exchange(x.Client, x.Start, record.Text(plainPath(x.Request.Target)))
 	e.Took, e.Code, e.Bytes, e.Expected = took, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
 	c := connOf(x)
-	e.Method, e.Endpoint = x.Request.Method(), c.request.to
+	e.Method, e.Endpoint, e.Message = x.Request.Method(), c.request.to, r.Location
 	if e.Reason = reasonOf(r); e.Reason != "" {
 		e.Outcome = record.Torn
 		if r.Stalled {

@@ -574,3 +574,16 @@ func TestRecordsTheKernelsTimeout(t *testing.T) {
 		}
 	}
 }
+
+// Where a client is sent by an endpoint is recorded: a machine that follows no redirect asks no more.
+func TestRedirectIsRecorded(t *testing.T) { withAndWithout(t, testRedirectIsRecorded) }
+
+func testRedirectIsRecorded(t *testing.T, start starter) {
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://files.example/vmlinuz", http.StatusMovedPermanently)
+	}))})
+	r.talk(t).ask(t, plainGet)
+	if x := r.log.Await(t, 1)[0]; x.Code != http.StatusMovedPermanently || x.Message != "https://files.example/vmlinuz" {
+		t.Errorf("recorded %+v", x)
+	}
+}
