@@ -30,7 +30,7 @@ const (
 Exit status 1: stack-boots does not answer, or refuses; 2: an argument is wrong; 4: nothing was heard of the machine.
 
 dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and STACK_PROXY_BOOTS_ADDRESS.
-docs/boots.md explains states and causes, docs/boots-signals.md metrics and Events.`
+docs/boots.md explains states, causes, metrics and Events.`
 )
 
 // commands are those besides running.

@@ -27,7 +27,7 @@ type settings struct {
 	PublicAddresses []netip.Addr `split_words:"true" desc:"addresses by which machines ask the stack, to recognize that they are sent elsewhere"`
 	Memory          int          `default:"64" desc:"MiB that what is kept of machines may take, some 10000 machines in 64; those that were silent longest go first"`
 	HistoryFile     string       `split_words:"true" desc:"files that keep the last 16 MiB of what was heard begin with this path, so that a restart forgets nothing; default it forgets"`
-	Kubernetes      bool         `default:"false" desc:"watch Hardware objects of Tinkerbell, for names and causes, and write Events on them (docs/boots-signals.md)"`
+	Kubernetes      bool         `default:"false" desc:"watch Hardware objects of Tinkerbell, for names and causes, and write Events on them (docs/boots.md)"`
 	Namespaces      []string     `desc:"namespaces of the Hardware objects; default the pod's own"`
 }
 
