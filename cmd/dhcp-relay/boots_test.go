@@ -141,8 +141,7 @@ func (b *bootLab) programs(t *testing.T, key string) {
 	b.run(t, filepath.Join(directory, "stack-boots"),
 		"STACK_BOOTS_ADMIN_ADDRESS="+bootsAdmin, "STACK_BOOTS_LISTEN_ADDRESS="+bootsEvents, "STACK_BOOTS_KEY_FILE="+key)
 	b.run(t, filepath.Join(directory, "stack-proxy"),
-		"STACK_PROXY_PRESET=classic", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9069", "STACK_PROXY_HEGEL="+serverIP.String(),
-		"STACK_PROXY_SMEE="+serverIP.String(), "STACK_PROXY_TINK_SERVER="+serverIP.String(),
+		"STACK_PROXY_PRESET=classic", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9069", "STACK_PROXY_TINKERBELL="+serverIP.String(),
 		"STACK_PROXY_FILES_DIRECTORY="+files, "STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=1s",
 		"STACK_PROXY_BOOTS_ADDRESS="+bootsEvents, "STACK_PROXY_BOOTS_KEY_FILE="+key)
 	for _, admin := range []string{bootsAdmin, "127.0.0.1:9069"} {

@@ -110,7 +110,7 @@ func (s *settings) Removed() map[string]string {
 	const allRelay = "every replica relays each machine, which takes one of the equal answers"
 	return map[string]string{
 		"BOOTS_SOCKET": "stack-boots shows boots now: " + prefix + "_BOOTS_ADDRESS takes the path of its socket",
-		"PEERS":        allRelay, "OWNER_ADDRESS": allRelay, "PPROF": daemon.NoPprof,
+		"PEERS":        allRelay, "OWNER_ADDRESS": allRelay,
 		"PENDING":                  "32768 requests are remembered for their replies",
 		"PENDING_EXPIRY":           "a request is remembered for 10 s",
 		"CLIENT_RATE":              "10 requests a second of one machine are relayed",

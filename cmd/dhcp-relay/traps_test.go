@@ -266,9 +266,9 @@ func TestTrap18DeadServer(t *testing.T) {
 		}
 	}
 	p.wantMetric(t, `dhcp_relay_server_up{server="10.244.0.11"} 0`)
-	if !strings.Contains(p.log.String(), `"server stopped answering"`) {
-		t.Error("the log does not say so")
-	}
+	testwait.Until(t, "the log says so", func() bool {
+		return strings.Contains(p.log.String(), `"server stopped answering"`)
+	})
 	time.Sleep(1500 * time.Millisecond) // the servers are looked at every second
 	if got := p.metric(`dhcp_relay_server_up{server="10.244.0.11"}`); got != 0 ||
 		strings.Contains(p.log.String(), "server answers again") {

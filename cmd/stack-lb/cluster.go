@@ -77,7 +77,7 @@ func newLeases(config *rest.Config, times elect.Times) (typedcoordination.Leases
 func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	// The library repeats what it cannot do; the controller says it once.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	config, err := s.config()
+	config, own, err := s.config()
 	if err != nil {
 		return cluster{}, err
 	}
@@ -87,14 +87,7 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	// Costs the API server less than JSON, where a hundred leases move at once.
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	c := cluster{namespace: cmp.Or(s.Namespace, s.WatchNamespace)}
-	if c.namespace == "" {
-		text, err := os.ReadFile(namespaceFile)
-		if err != nil {
-			return cluster{}, fmt.Errorf("failed to find the pod's own namespace (or set %s_NAMESPACE): %w", prefix, err)
-		}
-		c.namespace = strings.TrimSpace(string(text))
-	}
+	c := cluster{namespace: cmp.Or(s.WatchNamespace, own)}
 	if c.client, err = newAPI(config); err != nil {
 		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
 	}
@@ -111,20 +104,29 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	return c, nil
 }
 
-func (s *settings) config() (*rest.Config, error) {
+// config is the way to the API, and the namespace that goes with it: the pod's, or that of the kubeconfig's context.
+func (s *settings) config() (config *rest.Config, namespace string, err error) {
 	if s.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf(
+			return nil, "", fmt.Errorf(
 				"failed to reach the Kubernetes API (a service account token is needed, or %s_KUBECONFIG): %w", prefix, err)
 		}
-		return config, nil
+		text, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			return nil, "", fmt.Errorf("failed to find the pod's own namespace: %w", err)
+		}
+		return config, strings.TrimSpace(string(text)), nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("failed to read %s_KUBECONFIG: %w", prefix, err)
+	file := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig}, &clientcmd.ConfigOverrides{})
+	if config, err = file.ClientConfig(); err != nil {
+		return nil, "", fmt.Errorf("failed to read %s_KUBECONFIG: %w", prefix, err)
 	}
-	return config, nil
+	if namespace, _, err = file.Namespace(); err != nil {
+		return nil, "", fmt.Errorf("failed to read %s_KUBECONFIG: %w", prefix, err)
+	}
+	return config, namespace, nil
 }
 
 // alone takes a name that one process of this network namespace can have: two would withdraw each other's addresses.

@@ -25,8 +25,7 @@ type settings struct {
 	AdminAddress string `split_words:"true" default:"127.0.0.1:9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
 
 	Node           string   `required:"true" desc:"this node's name in Kubernetes"`
-	Namespace      string   `desc:"where the leases are; empty: that of WATCH_NAMESPACE, else the pod's own"`
-	WatchNamespace string   `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
+	WatchNamespace string   `split_words:"true" desc:"namespace of the Services whose addresses are announced, and of the leases; empty: all namespaces, and the leases in the pod's own, or the kubeconfig's"`
 	Services       []string `desc:"their names, separated by commas; empty: all of the class"`
 	Kubeconfig     string   `desc:"path of a kubeconfig; empty: the pod's service account"`
 
@@ -48,7 +47,7 @@ func (s *settings) times() elect.Times { return elect.TimesFor(s.LeaseDuration, 
 // Removed implements the check of pkg/daemon.
 func (s *settings) Removed() map[string]string {
 	return map[string]string{
-		"PPROF":                  daemon.NoPprof,
+		"NAMESPACE":              "leases are in " + prefix + "_WATCH_NAMESPACE, else in the pod's or the kubeconfig's own namespace",
 		"KEY":                    "the holder keeps an address while the API is away, without a key, as long as no other station has it",
 		"ZONE":                   "the node's label topology.kubernetes.io/zone says it",
 		"DRAIN_TIMEOUT":          "connections may go on for 30 s when a Service in mode proxy gives up a port",
@@ -69,15 +68,6 @@ func (s *settings) Validate() error {
 	}
 	if s.Node != "" && (!nodeName.MatchString(s.Node) || len(s.Node) > 253) {
 		fault("NODE", "%q is no name of a node: lower-case letters, digits, - and .", s.Node)
-	}
-	switch {
-	case s.Namespace != "" && (!nodeName.MatchString(s.Namespace) || strings.Contains(s.Namespace, ".")):
-		fault("NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.Namespace)
-	case s.Namespace != "" && s.WatchNamespace != "" && s.Namespace != s.WatchNamespace:
-		fault("NAMESPACE", "the leases have to be in %s, that of %s_WATCH_NAMESPACE: another stack-lb that announces the "+
-			"same Services would not find them elsewhere", s.WatchNamespace, prefix)
-	case s.Kubeconfig != "" && s.Namespace == "" && s.WatchNamespace == "":
-		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)
 	}
 	if s.WatchNamespace != "" && (!nodeName.MatchString(s.WatchNamespace) || strings.Contains(s.WatchNamespace, ".")) {
 		fault("WATCH_NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.WatchNamespace)

@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/daemon"
@@ -18,7 +20,7 @@ import (
 // Every fault names the variable to change, and all are named at once.
 func TestSettingsNameEveryFault(t *testing.T) {
 	wrong := map[string]string{
-		"NODE": "Node 1", "NAMESPACE": "a.b", "WATCH_NAMESPACE": "A", "CLASS": "a/b/c", "ADDRESSES": "192.0.2.1/24", "LEASE_DURATION": "6500ms",
+		"NODE": "Node 1", "NAMESPACE": "a", "WATCH_NAMESPACE": "A", "CLASS": "a/b/c", "ADDRESSES": "192.0.2.1/24", "LEASE_DURATION": "6500ms",
 		"RENEW_DEADLINE": "6s", "RETRY_PERIOD": "5s", "ANNOUNCE_INTERVAL": "1ms", "PROBE_INTERVAL": "1ms", "UNHEARD_OF": "1",
 		"MODE": "ipvs", "DRAIN_TIMEOUT": "-1s", "CONNECTIONS": "-1", "CONNECTIONS_PER_CLIENT": "many", "ZONE": "rack-1", "PPROF": "true",
 	}
@@ -44,22 +46,29 @@ func TestSettingsNameEveryFault(t *testing.T) {
 	}
 }
 
-// Two stack-lb that watch one namespace have their leases there, where they find each other's.
+// Leases are where Services are watched, so that two stack-lb of one namespace find each other's; else in that of the
+// kubeconfig's context.
 func TestLeasesAreWhereTheServicesAreWatched(t *testing.T) {
-	for variable, value := range map[string]string{"NODE": "n", "NAMESPACE": "here", "WATCH_NAMESPACE": "there"} {
-		t.Setenv(prefix+"_"+variable, value)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: c, cluster: {server: "https://192.0.2.1"}}], users: [{name: c}],
+contexts: [{name: c, context: {cluster: c, user: c, namespace: here}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	var s settings
-	err := daemon.ParseEnv(prefix, &s)
-	if err == nil || !strings.Contains(err.Error(), "STACK_LB_NAMESPACE: the leases have to be in there") {
-		t.Errorf("got %v", err)
+	for watched, want := range map[string]string{"": "here", "there": "there"} {
+		s := settings{Kubeconfig: path, WatchNamespace: watched, LeaseDuration: 6 * time.Second}
+		c, err := s.cluster(slog.New(slog.DiscardHandler))
+		if err != nil || c.namespace != want {
+			t.Errorf("watched %q: leases in %q, %v; want %s", watched, c.namespace, err, want)
+		}
 	}
 }
 
 func TestSettingsThatAreGood(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"in a pod":   {"NODE": "node-1.example.com"},
-		"kubeconfig": {"NODE": "n", "KUBECONFIG": "/k", "NAMESPACE": "stack"},
+		"kubeconfig": {"NODE": "n", "KUBECONFIG": "/k"},
 		"watched":    {"NODE": "n", "KUBECONFIG": "/k", "WATCH_NAMESPACE": "stack"},
 		"short":      {"NODE": "n", "LEASE_DURATION": "3s"},
 		"proxy":      {"NODE": "n", "MODE": "proxy"},
@@ -94,10 +103,9 @@ func TestStartsThatFail(t *testing.T) {
 	}{
 		"no node":             {nil, "STACK_LB_NODE: required, and not set"},
 		"no service account":  {map[string]string{"NODE": "n"}, "a service account token is needed, or STACK_LB_KUBECONFIG"},
-		"no such kubeconfig":  {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": filepath.Join(dir, "none")}, "STACK_LB_KUBECONFIG"},
-		"a broken kubeconfig": {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": broken}, "STACK_LB_KUBECONFIG"},
-		"an empty kubeconfig": {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": nowhere}, "STACK_LB_KUBECONFIG"},
-		"no namespace":        {map[string]string{"NODE": "n", "KUBECONFIG": broken}, "STACK_LB_NAMESPACE: required"},
+		"no such kubeconfig":  {map[string]string{"NODE": "n", "KUBECONFIG": filepath.Join(dir, "none")}, "STACK_LB_KUBECONFIG"},
+		"a broken kubeconfig": {map[string]string{"NODE": "n", "KUBECONFIG": broken}, "STACK_LB_KUBECONFIG"},
+		"an empty kubeconfig": {map[string]string{"NODE": "n", "KUBECONFIG": nowhere}, "STACK_LB_KUBECONFIG"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

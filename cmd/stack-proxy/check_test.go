@@ -103,7 +103,7 @@ func TestCheckReadsOtherFiles(t *testing.T) {
 
 func TestCheckPrintsTable(t *testing.T) {
 	t.Setenv("STACK_PROXY_PRESET", "classic")
-	t.Setenv("STACK_PROXY_SMEE", "smee.tink.svc.cluster.local.")
+	t.Setenv("STACK_PROXY_TINKERBELL", "smee.tink.svc.cluster.local.")
 	var stdout, stderr bytes.Buffer
 	if code := run([]string{"check"}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit status %d: %s", code, stderr.String())
@@ -141,7 +141,6 @@ func TestCheckKnowsTheAdminPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("STACK_PROXY_ROUTES_FILE", test.file)
 			t.Setenv("STACK_PROXY_PRESET", "tinkerbell")
-			t.Setenv("STACK_PROXY_LOG_FORMAT", "text")
 			if test.admin != "" {
 				t.Setenv("STACK_PROXY_ADMIN_ADDRESS", test.admin)
 			}
@@ -168,7 +167,7 @@ func TestPresetIsChosen(t *testing.T) {
 
 func TestWrongSettingsAreAllTold(t *testing.T) {
 	for name, value := range map[string]string{
-		"PRESET": "clasic", "HEGEL": "http://hegel", "TRUSTED_PROXIES": "10.0.0.0/8", "DRAIN_GRACE": "-1s",
+		"PRESET": "clasic", "HEGEL": "hegel", "TINKERBELL": "http://tinkerbell", "TRUSTED_PROXIES": "10.0.0.0/8", "DRAIN_GRACE": "-1s",
 	} {
 		t.Setenv("STACK_PROXY_"+name, value)
 	}
@@ -176,7 +175,7 @@ func TestWrongSettingsAreAllTold(t *testing.T) {
 	if code := run(nil, &stdout, &stderr); code != 1 {
 		t.Errorf("exit status %d", code)
 	}
-	for _, want := range []string{"STACK_PROXY_PRESET", "STACK_PROXY_HEGEL", "STACK_PROXY_DRAIN_GRACE"} {
+	for _, want := range []string{"STACK_PROXY_PRESET", "STACK_PROXY_HEGEL: is no variable any more", "STACK_PROXY_TINKERBELL", "STACK_PROXY_DRAIN_GRACE"} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("the message does not name %s:\n%s", want, stderr.String())
 		}

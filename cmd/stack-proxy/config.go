@@ -23,10 +23,7 @@ type config struct {
 
 	Preset          string         `desc:"built-in routes: tinkerbell (one binary), tinkerbell-0.22 (one binary before 0.23) or classic (Hegel, Tink Server, Smee); to be set where no routes file is"`
 	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`
-	Hegel           string         `default:"hegel" desc:"classic: Hegel's host, or host:port"`
-	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
-	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
-	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell, tinkerbell-0.22: the host"`
+	Tinkerbell      string         `desc:"the preset's host, without a port; default tinkerbell, for classic the three hosts hegel, tink-server and smee"`
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
 	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
 	ArtifactsWait   time.Duration  `split_words:"true" default:"0s" desc:"how long after its start the process is not ready while files are missing, for several replicas: another one serves them"`
@@ -44,6 +41,7 @@ type config struct {
 func (c *config) Removed() map[string]string {
 	const (
 		https = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)"
+		host  = prefix + "_TINKERBELL is the host of all of Tinkerbell; write several into " + prefix + "_ROUTES_FILE"
 		boots = "stack-boots shows boots now, a program of its own: " + prefix + "_BOOTS_ADDRESS is where it hears of them"
 	)
 	return map[string]string{
@@ -52,7 +50,7 @@ func (c *config) Removed() map[string]string {
 		"BOOTS_MEMORY": boots, "BOOTS_KUBERNETES": boots, "BOOTS_NAMESPACES": boots,
 		"BOOTS_MACHINES": boots, "BOOTS_EACH": boots, "BOOTS_ANSWERS": boots, "BOOTS_LINES": boots,
 		"RESOLV_CONF": "leave it out: name servers are those of /etc/resolv.conf",
-		"PPROF":       daemon.NoPprof,
+		"HEGEL":       host, "TINK_SERVER": host, "SMEE": host,
 	}
 }
 
@@ -65,11 +63,9 @@ func (c *config) Validate() error {
 	if c.Preset != "" && !slices.Contains(route.Presets(), c.Preset) {
 		fault("PRESET", "%q: none of %s", c.Preset, strings.Join(route.Presets(), ", "))
 	}
-	for variable, host := range map[string]string{
-		"HEGEL": c.Hegel, "TINK_SERVER": c.TinkServer, "SMEE": c.Smee, "TINKERBELL": c.Tinkerbell,
-	} {
-		if err := route.CheckHost(host); err != nil {
-			fault(variable, "%q: %w", host, err)
+	if c.Tinkerbell != "" {
+		if err := route.CheckHost(c.Tinkerbell); err != nil {
+			fault("TINKERBELL", "%q: %w", c.Tinkerbell, err)
 		}
 	}
 	if _, port, err := net.SplitHostPort(c.AdminAddress); err != nil {
@@ -104,7 +100,7 @@ var errNoPreset = errors.New(prefix + "_PRESET is not set: set it to tinkerbell 
 // defaults are what the settings mean for routes.
 func (c *config) defaults() route.Defaults {
 	return route.Defaults{
-		Hegel: c.Hegel, TinkServer: c.TinkServer, Smee: c.Smee, Tinkerbell: c.Tinkerbell,
+		Tinkerbell:     c.Tinkerbell,
 		FilesDirectory: c.FilesDirectory,
 		Address:        c.ListenAddress,
 		Admin:          c.admin(),

@@ -4,9 +4,12 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/logring"
 )
@@ -21,19 +24,30 @@ type Log struct {
 // tells how many lines it did not get.
 const logWait = time.Second
 
-// OpenLog makes the program's log. A reader that goes away does not end the process: SIGPIPE is ignored from now on.
+// OpenLog makes the program's log: text on a terminal, else JSON. A reader that goes away does not end the process: SIGPIPE is ignored from now on.
 // The caller must close the log when nobody logs any more.
 func (s Settings) OpenLog(w io.Writer) *Log {
 	signal.Ignore(syscall.SIGPIPE)
 	l := &Log{}
 	l.ring = logring.New(w, func(lost uint64) { l.Warn("log lines were lost", "lines", lost) })
-	l.Logger = slog.New(byLevel{usual: s.handler(l.ring), urgent: s.handler(l.ring.Urgent())})
+	text := isTerminal(w)
+	l.Logger = slog.New(byLevel{usual: s.handler(l.ring, text), urgent: s.handler(l.ring.Urgent(), text)})
 	return l
 }
 
-func (s Settings) handler(w io.Writer) slog.Handler {
+// isTerminal tells whether a person reads what is written.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func (s Settings) handler(w io.Writer, text bool) slog.Handler {
 	options := &slog.HandlerOptions{Level: s.LogLevel}
-	if s.LogFormat == LogText {
+	if text {
 		return slog.NewTextHandler(w, options)
 	}
 	return slog.NewJSONHandler(w, options)

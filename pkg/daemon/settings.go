@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,36 +18,18 @@ import (
 
 // Settings are what every program takes from its environment. A program's own settings embed them.
 type Settings struct {
-	LogLevel  slog.Level `split_words:"true" default:"info" desc:"lowest level that is logged: debug, info, warn, error"`
-	LogFormat LogFormat  `split_words:"true" default:"json" desc:"how log lines are written: json or text"`
-}
-
-// LogFormat is how log lines are written.
-type LogFormat string
-
-// The log formats.
-const (
-	LogJSON LogFormat = "json"
-	LogText LogFormat = "text"
-)
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (f *LogFormat) UnmarshalText(text []byte) error {
-	switch got := LogFormat(text); got {
-	case LogJSON, LogText:
-		*f = got
-		return nil
-	default:
-		return fmt.Errorf("%q is neither json nor text", text)
-	}
+	LogLevel slog.Level `split_words:"true" default:"info" desc:"lowest level that is logged: debug, info, warn, error"`
 }
 
 // A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
 type validator interface{ Validate() error }
 
-// NoPprof is what to do about a variable PPROF, which all programs with an admin port had.
-const NoPprof = "leave it out: the admin port serves /debug/pprof/ to clients on the loopback interface, " +
-	"such as kubectl port-forward"
+// removed are variables that several programs had, with what to do about each.
+var removed = map[string]string{
+	"PPROF": "leave it out: the admin port serves /debug/pprof/ to clients on the loopback interface, " +
+		"such as kubectl port-forward",
+	"LOG_FORMAT": "leave it out: lines are text on a terminal, and JSON elsewhere",
+}
 
 // A remover is a settings struct that names variables of former versions, without the prefix, with what to do about
 // each.
@@ -61,9 +44,9 @@ func ParseEnv(prefix string, spec any) error {
 	if err != nil {
 		return err
 	}
-	var removed map[string]string
+	own := map[string]string{}
 	if spec, ok := spec.(remover); ok {
-		removed = spec.Removed()
+		own = spec.Removed()
 	}
 	faults := &faultList{}
 	for _, pair := range os.Environ() {
@@ -71,7 +54,8 @@ func ParseEnv(prefix string, spec any) error {
 		switch {
 		case !strings.HasPrefix(key, prefix+"_"):
 		case !slices.Contains(known, key):
-			if remedy := removed[strings.TrimPrefix(key, prefix+"_")]; remedy != "" {
+			name := strings.TrimPrefix(key, prefix+"_")
+			if remedy := cmp.Or(own[name], removed[name]); remedy != "" {
 				faults.add(key + ": is no variable any more: " + remedy)
 			} else {
 				faults.add(unknown(key, known))

@@ -43,24 +43,24 @@ func TestParseEnv(t *testing.T) {
 		"defaults": {
 			env: map[string]string{"SAMPLE_SERVERS": "a,b"},
 			want: sample{
-				Settings: Settings{LogLevel: slog.LevelInfo, LogFormat: LogJSON},
+				Settings: Settings{LogLevel: slog.LevelInfo},
 				Servers:  []string{"a", "b"}, MaxHops: 4, Wait: 3 * time.Second,
 			},
 		},
 		"set": {
 			env: map[string]string{
 				"SAMPLE_SERVERS": "a", "SAMPLE_MAX_HOPS": "16", "SAMPLE_WAIT": "1m", "SAMPLE_SOURCE": "192.0.2.1",
-				"SAMPLE_LOG_LEVEL": "debug", "SAMPLE_LOG_FORMAT": "text", "OTHER_UNKNOWN": "x",
+				"SAMPLE_LOG_LEVEL": "debug", "OTHER_UNKNOWN": "x",
 			},
 			want: sample{
-				Settings: Settings{LogLevel: slog.LevelDebug, LogFormat: LogText},
+				Settings: Settings{LogLevel: slog.LevelDebug},
 				Servers:  []string{"a"}, MaxHops: 16, Wait: time.Minute, Source: netip.MustParseAddr("192.0.2.1"),
 			},
 		},
 		"empty counts as not set": {
 			env: map[string]string{"SAMPLE_SERVERS": "a", "SAMPLE_WAIT": "", "SAMPLE_LOG_LEVEL": ""},
 			want: sample{
-				Settings: Settings{LogLevel: slog.LevelInfo, LogFormat: LogJSON},
+				Settings: Settings{LogLevel: slog.LevelInfo},
 				Servers:  []string{"a"}, MaxHops: 4, Wait: 3 * time.Second,
 			},
 		},
@@ -78,7 +78,7 @@ func TestParseEnv(t *testing.T) {
 				`SAMPLE_LOG_LEVEL="loud": none of debug, info, warn, error`,
 				`SAMPLE_QUIET="perhaps": neither true nor false`,
 				`SAMPLE_TRUSTED="10.0.0.0/8,x": no prefix: write it as`,
-				`SAMPLE_LOG_FORMAT="xml": "xml" is neither json nor text`,
+				"SAMPLE_LOG_FORMAT: is no variable any more: leave it out: lines are text on a terminal, and JSON elsewhere",
 				"SAMPLE_SERVERS: required, and not set",
 				"SAMPLE_MAX_HOPS: above 16",
 				"10 faults",

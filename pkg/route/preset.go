@@ -3,11 +3,9 @@ package route
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/edge/paths"
@@ -15,9 +13,8 @@ import (
 
 // Defaults are what a table takes from the program's settings.
 type Defaults struct {
-	// Hegel, TinkServer, Smee and Tinkerbell are the presets' backends: a host, or a host and a port in place of
-	// the preset's.
-	Hegel, TinkServer, Smee, Tinkerbell string
+	// Tinkerbell is the host of the presets' backends; empty is that of Tinkerbell's own charts.
+	Tinkerbell string
 	// FilesDirectory is what a files route serves that does not say.
 	FilesDirectory string
 	// Address is where routes listen that name a port only; invalid is everywhere.
@@ -63,22 +60,22 @@ func (d Defaults) preset(name string) (Table, bool) {
 	case "classic":
 		return Table{Routes: []Route{
 			{
-				Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: backend(d.Hegel, "hegel", 50061),
+				Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: d.backend("hegel", 50061),
 				Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
 			},
 			{
-				Name: "tink", Protocol: TCP, Listen: port(42113), Backends: backend(d.TinkServer, "tink-server", 42113),
+				Name: "tink", Protocol: TCP, Listen: port(42113), Backends: d.backend("tink-server", 42113),
 				TCP: TCPOptions{IgnoresAddressHeaders: true},
 			},
 			{
-				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: backend(d.Smee, "smee", 7171),
+				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: d.backend("smee", 7171),
 				Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
 			},
 			{
-				Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: backend(hostOf(d.Smee), "smee", 69),
-				TFTP: TFTPOptions{Loaders: ":" + portOf(d.Smee, "7171") + "/ipxe/"},
+				Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: d.backend("smee", 69),
+				TFTP: TFTPOptions{Loaders: ":7171/ipxe/"},
 			},
-			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: backend(hostOf(d.Smee), "smee", 514)},
+			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: d.backend("smee", 514)},
 			files(8080),
 		}}, true
 	case "tinkerbell":
@@ -96,8 +93,7 @@ var tinkerbellPaths = []string{"/ipxe", "/iso", "/tftp", "/2009-04-04", "/metada
 
 // tinkerbell is the one binary's preset. Its HTTPS needs a certificate, and is a route of the file.
 func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
-	host := hostOf(d.Tinkerbell)
-	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }
+	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
 	visible := &paths.Config{Allow: tinkerbellPaths}
 	routes := []Route{{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: at(7080), Paths: visible}}
 	other := TCPOptions{IgnoresAddressHeaders: true}
@@ -116,8 +112,7 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 // tinkerbell022 is the one binary up to 0.22, whose Smee and Tootles had HTTP ports of their own. (Tootles had 50061 in
 // 0.18.)
 func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route {
-	host := hostOf(d.Tinkerbell)
-	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }
+	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
 	other := TCPOptions{IgnoresAddressHeaders: true}
 	return []Route{
 		{
@@ -140,41 +135,9 @@ func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route
 	}
 }
 
-// backend is a setting's host, with the port that belongs to the route unless the setting has one.
-func backend(value, host string, port uint16) []Backend {
-	if value == "" {
-		value = host
-	}
-	var b Backend
-	if b.UnmarshalText([]byte(value)) == nil {
-		return []Backend{b}
-	}
-	return []Backend{{Host: value, Port: port}}
-}
-
-// hostOf leaves the port of a setting out, for the routes that it does not belong to.
-func hostOf(value string) string {
-	if host, _, err := net.SplitHostPort(value); err == nil {
-		return host
-	}
-	return value
-}
-
-// portOf is the port of a setting that has one.
-func portOf(value, otherwise string) string {
-	if _, port, err := net.SplitHostPort(value); err == nil {
-		return port
-	}
-	return otherwise
-}
-
-// CheckHost says what is wrong with a setting that names a backend.
-func CheckHost(value string) error {
-	var b Backend
-	if _, _, err := net.SplitHostPort(value); err == nil {
-		return b.UnmarshalText([]byte(value))
-	}
-	return b.UnmarshalText([]byte(net.JoinHostPort(value, strconv.Itoa(1))))
+// backend is a port of the host that is set, or of the preset's own.
+func (d Defaults) backend(host string, port uint16) []Backend {
+	return []Backend{{Host: cmp.Or(d.Tinkerbell, host), Port: port}}
 }
 
 // merge puts the preset's routes behind the written ones, but for those of the same name.

@@ -160,7 +160,7 @@ func TestPresetWithChanges(t *testing.T) {
 preset: classic
 routes:
 - {name: tink, protocol: grpc, listen: 42113, backends: "other:42113"}
-`), Defaults{Smee: "smee.example:9999", FilesDirectory: "/f"})
+`), Defaults{Tinkerbell: "stack.example", FilesDirectory: "/f"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,10 +174,10 @@ routes:
 	}
 	want := []string{
 		"tink grpc :42113/tcp other:42113",
-		"hegel http :50061/tcp hegel:50061",
-		"smee-http http :7171/tcp smee.example:9999",
-		"smee-tftp tftp :69/udp smee.example:69",
-		"smee-syslog syslog :514/udp smee.example:514",
+		"hegel http :50061/tcp stack.example:50061",
+		"smee-http http :7171/tcp stack.example:7171",
+		"smee-tftp tftp :69/udp stack.example:69",
+		"smee-syslog syslog :514/udp stack.example:514",
 		"files files :8080/tcp/f",
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
@@ -200,8 +200,8 @@ func TestPresetsAreValid(t *testing.T) {
 
 func TestCheckHost(t *testing.T) {
 	for host, fine := range map[string]bool{
-		"hegel": true, "hegel.tink.svc.cluster.local.": true, "hegel:50061": true, "10.0.0.1": true,
-		"[2001:db8::1]:80": true, "2001:db8::1": true,
+		"hegel": true, "hegel.tink.svc.cluster.local.": true, "hegel:50061": false, "10.0.0.1": true,
+		"[2001:db8::1]:80": false, "2001:db8::1": true,
 		"": false, "a b": false, "hegel:": false, "hegel:http": false, "-": false, "http://hegel": false,
 	} {
 		if err := CheckHost(host); (err == nil) != fine {

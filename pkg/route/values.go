@@ -93,7 +93,7 @@ func (b *Backend) UnmarshalText(text []byte) error {
 		if before, after, ok := strings.Cut(name, "/"); ok {
 			namespace, name = before, after
 		}
-		if !ok || name == "" || port == "" || checkName(name) != nil {
+		if !ok || name == "" || port == "" || CheckHost(name) != nil {
 			return fmt.Errorf("%q is no Kubernetes Service: write it as service:NAMESPACE/NAME:PORT", s)
 		}
 		*b = Backend{Service: &Service{namespace, name, port}}
@@ -107,16 +107,16 @@ func (b *Backend) UnmarshalText(text []byte) error {
 	if err != nil || number == 0 {
 		return fmt.Errorf("%q is no backend: %q is not a port", s, port)
 	}
-	if err := checkName(host); err != nil {
+	if err := CheckHost(host); err != nil {
 		return fmt.Errorf("%q is no backend: %w", s, err)
 	}
 	*b = Backend{Host: host, Port: uint16(number)}
 	return nil
 }
 
-// checkName accepts addresses and DNS names (RFC 1123, and the underscores of RFC 2782), with or without the
+// CheckHost accepts addresses and DNS names (RFC 1123, and the underscores of RFC 2782), with or without the
 // trailing dot.
-func checkName(name string) error {
+func CheckHost(name string) error {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return nil
 	}

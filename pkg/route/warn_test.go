@@ -66,7 +66,7 @@ func TestPassThroughToATrustingBackendIsNamed(t *testing.T) {
 func TestPresetsPassNothingThroughToATrustingBackend(t *testing.T) {
 	for name, defaults := range map[string]Defaults{
 		"hosts":    {},
-		"one host": {Hegel: "192.0.2.7", TinkServer: "192.0.2.7", Smee: "192.0.2.7", Tinkerbell: "192.0.2.7"},
+		"one host": {Tinkerbell: "192.0.2.7"},
 	} {
 		for _, preset := range Presets() {
 			table, err := Preset(preset, defaults)

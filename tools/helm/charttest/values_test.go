@@ -173,7 +173,7 @@ func TestEveryRouteFieldIsKnown(t *testing.T) {
 func TestRefusalsNameWhatIsWanted(t *testing.T) {
 	for text, want := range map[string]string{
 		"replicas: many": "got string, want integer", "relay: {maxHops: many}": "got string, want integer",
-		"logFormat: xml": "value must be one of 'json', 'text'", "publicIP: [192.0.2.1]": "got array, want string",
+		"relay: {logLevel: loud}": "value must be one of 'debug', 'info', 'warn', 'error'", "publicIP: [192.0.2.1]": "got array, want string",
 	} {
 		_, err := inProcess(release{}, from(t, text))
 		if said := fmt.Sprint(err); err == nil || !strings.Contains(said, want) || strings.Contains(said, "null") || strings.Contains(said, "<nil>") {

@@ -14,12 +14,8 @@ var withoutValue = map[string]string{
 	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
 	"BROADCAST_INIT_HOST_PROC":    "for tests",
 	"STACK_PROXY_PRESET":          "the chart writes the routes file",
-	"STACK_PROXY_HEGEL":           "likewise: backends.hegel",
-	"STACK_PROXY_TINK_SERVER":     "likewise: backends.tink",
-	"STACK_PROXY_SMEE":            "likewise: backends.smee",
-	"STACK_PROXY_TINKERBELL":      "likewise: backends.tinkerbell",
+	"STACK_PROXY_TINKERBELL":      "likewise: backends",
 	"STACK_PROXY_TRUSTED_PROXIES": "likewise: trustedProxies",
-	"STACK_LB_NAMESPACE":          "the pod's own, where the Role is",
 	"STACK_LB_KUBECONFIG":         "the pod has a service account",
 }
 

@@ -132,16 +132,20 @@ const (
 	gatePort = 7000
 )
 
-// writeKubeconfig leads to a port of the API's host.
+// writeKubeconfig leads to a port of the API's host, from the namespace of the stack; "-elsewhere" from another one.
 func writeKubeconfig(dir, name, token string, port int) error {
 	const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://%s:%d", insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {token: %s}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
+contexts: [{name: x, context: {cluster: c, user: u, namespace: %s}}]
 current-context: x
 `
-	return os.WriteFile(filepath.Join(dir, "kubeconfig-"+name), fmt.Appendf(nil, kubeconfig, apiIP, port, token), 0o600)
+	path := filepath.Join(dir, "kubeconfig-"+name)
+	return errors.Join(
+		os.WriteFile(path, fmt.Appendf(nil, kubeconfig, apiIP, port, token, namespace), 0o600),
+		os.WriteFile(path+"-elsewhere", fmt.Appendf(nil, kubeconfig, apiIP, port, token, elsewhere), 0o600),
+	)
 }
 
 func (a *api) stop() {

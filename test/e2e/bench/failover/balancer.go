@@ -31,7 +31,7 @@ func StackLB(program string, settings ...string) Balancer {
 		name: "stack-lb",
 		command: func(s *Site, n *node) ([]string, []string, error) {
 			return []string{program}, append([]string{
-				"STACK_LB_NODE=" + n.name, "STACK_LB_NAMESPACE=" + namespace, "STACK_LB_LOG_FORMAT=text",
+				"STACK_LB_NODE=" + n.name,
 				"STACK_LB_KUBECONFIG=" + filepath.Join(s.dir, "kubeconfig-"+n.name),
 			}, settings...), nil
 		},

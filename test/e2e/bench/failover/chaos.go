@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -80,7 +81,7 @@ func twoInstalls(ctx context.Context, s *Site, owner *node) error {
 	for _, n := range s.nodes {
 		var settings []string
 		if n == other {
-			settings = []string{"STACK_LB_NAMESPACE=" + elsewhere}
+			settings = []string{"STACK_LB_KUBECONFIG=" + filepath.Join(s.dir, "kubeconfig-"+n.name+"-elsewhere")}
 		}
 		if err := s.startLB(ctx, n, settings...); err != nil {
 			return err
@@ -97,8 +98,7 @@ func twoClusters(ctx context.Context, s *Site, owner *node) error {
 	if err := endLB(other); err != nil {
 		return err
 	}
-	err := s.startLB(ctx, other,
-		"STACK_LB_CLASS="+class, "STACK_LB_NAMESPACE="+elsewhere, "STACK_LB_WATCH_NAMESPACE="+elsewhere)
+	err := s.startLB(ctx, other, "STACK_LB_CLASS="+class, "STACK_LB_WATCH_NAMESPACE="+elsewhere)
 	if err != nil {
 		return err
 	}
