@@ -47,8 +47,8 @@ func (s *settings) times() elect.Times { return elect.TimesFor(s.LeaseDuration, 
 // Removed implements the check of pkg/daemon.
 func (s *settings) Removed() map[string]string {
 	return map[string]string{
-		"NAMESPACE":              "leases are in " + prefix + "_WATCH_NAMESPACE, else in the pod's or the kubeconfig's own namespace",
-		"KEY":                    "the holder keeps an address while the API is away, without a key, as long as no other station has it",
+		"NAMESPACE":              "leases are in " + prefix + "_WATCH_NAMESPACE, else in the pod's or kubeconfig's own",
+		"KEY":                    "without a key, the holder keeps an address that no other has while the API is away",
 		"ZONE":                   "the node's label topology.kubernetes.io/zone says it",
 		"DRAIN_TIMEOUT":          "connections may go on for 30 s when a Service in mode proxy gives up a port",
 		"CONNECTIONS":            "connections are as many as memory and descriptors allow",

@@ -24,7 +24,8 @@ type Log struct {
 // tells how many lines it did not get.
 const logWait = time.Second
 
-// OpenLog makes the program's log: text on a terminal, else JSON. A reader that goes away does not end the process: SIGPIPE is ignored from now on.
+// OpenLog makes the program's log: text on a terminal, else JSON. A reader that goes away does not end the
+// process: SIGPIPE is ignored from now on.
 // The caller must close the log when nobody logs any more.
 func (s Settings) OpenLog(w io.Writer) *Log {
 	signal.Ignore(syscall.SIGPIPE)

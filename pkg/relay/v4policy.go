@@ -51,7 +51,8 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	if drop := r.missing(targets); drop != None {
 		return m, drop
 	}
-	if drop := w.admit(a, admit.Asker{Tag: a.client, XID: k.xid, IsRequest: m.Type() == dhcp.Request}, now); drop != None {
+	asker := admit.Asker{Tag: a.client, XID: k.xid, IsRequest: m.Type() == dhcp.Request}
+	if drop := w.admit(a, asker, now); drop != None {
 		return m, drop
 	}
 	o := origin{

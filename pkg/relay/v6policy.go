@@ -57,7 +57,7 @@ func (w *worker) request6(b []byte, at int, a *arrival, targets *server.Targets,
 		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client,
 		origin6: origin6{port: clientPort6, mac: a.mac, fromMAC: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
-	wrapped, drop := w.wrap(b, at, &k, a, &o, targets, now)
+	wrapped, drop := w.wrap(b, at, &k, a, &o, now)
 	if drop != None {
 		return nil, drop
 	}
@@ -128,9 +128,7 @@ func (r *Relay) own6(address [16]byte) bool {
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
-func (w *worker) wrap(
-	b []byte, at int, k *key, a *arrival, o *origin, targets *server.Targets, now int64,
-) ([]byte, Drop) {
+func (w *worker) wrap(b []byte, at int, k *key, a *arrival, o *origin, now int64) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
 	head := dhcp6.Relay{Peer: a.source.ip}
 	if a.link != nil {

@@ -29,23 +29,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		return Agent
 	}
 	if e.Kind == boot.Stream {
-		if place := string(e.Text(boot.Where)); place == "tink" || place == "grpc" {
-			return Agent
-		}
-		if b != nil && isHandshake(e) { // what comes next would have
-			if f := &b.facts.failed; f.tls() {
-				return f.step // it tries again
-			}
-			switch b.furthest {
-			case DHCP:
-				return Loader // of HTTPS boot
-			case IPXEDHCP:
-				return Script
-			case Script:
-				return Kernel
-			}
-		}
-		return Other
+		return stepOfStream(e, b)
 	}
 	if e.Kind == boot.TFTP && len(e.Text(boot.Method)) > 0 {
 		return Other // The machine writes.
@@ -74,6 +58,29 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		return s
 	}
 	return byProgress(e, b, at)
+}
+
+// stepOfStream tells the step of a connection whose content is not known.
+func stepOfStream(e *boot.Event, b *bootRecord) Step {
+	if place := string(e.Text(boot.Where)); place == "tink" || place == "grpc" {
+		return Agent
+	}
+	if b == nil || !isHandshake(e) {
+		return Other
+	}
+	if f := &b.facts.failed; f.tls() {
+		return f.step // it tries again
+	}
+	switch b.furthest { // what comes next would have been
+	case DHCP:
+		return Loader // of HTTPS boot
+	case IPXEDHCP:
+		return Script
+	case Script:
+		return Kernel
+	default:
+		return Other
+	}
 }
 
 func isMetadata(name string, route uint16) bool {

@@ -74,7 +74,7 @@ func (p *idleConns) age(key Key, now time.Time) time.Duration {
 	return 0
 }
 
-// hasRoom reports whether a connection can be kept that is the only one of its key, and for which no other one has to go.
+// hasRoom reports whether a connection can be kept that is the only one of its key, for which no other has to go.
 func (p *idleConns) hasRoom(key Key) bool {
 	return p.all.Len() < p.limits.Total && p.byKey[key] == nil
 }

@@ -2,8 +2,8 @@
 //
 // A sender asks its route's [Shaper] for bytes before it sends them. While clients wait, the shaper grants a quantum of
 // bytes at a time to the client that was granted least (start-time fair queueing). So each client address gets the same
-// rate, however many connections it has, and the others share the rate that a client does not use. docs/design/decisions.md
-// has the decision.
+// rate, however many connections it has, and the others share the rate that a client does not use.
+// docs/design/decisions.md has the decision.
 package shaper
 
 import (

@@ -349,7 +349,8 @@ type interimWriter struct {
 // net/http has encoded the interim answer's header, which is cleared here for the next answer. net/http's server itself
 // tells the client to continue, when the request's body is read.
 func (t *trip) passInterim(code int, header textproto.MIMEHeader) error {
-	if r := t.asked; code == http.StatusContinue || r.ProtoMajor != 1 || r.Method == http.MethodGet || r.Method == http.MethodHead {
+	r := t.asked
+	if code == http.StatusContinue || r.ProtoMajor != 1 || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
 	}
 	i := &t.interim

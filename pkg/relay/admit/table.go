@@ -2,8 +2,8 @@ package admit
 
 import "time"
 
-// ways is how many entries a set has: about as many as a cache line holds. In a full set the entry that was touched longest
-// ago is replaced.
+// ways is how many entries a set has: about as many as a cache line holds. In a full set the entry that was touched
+// longest ago is replaced.
 const ways = 8
 
 // table remembers clients. Its size is fixed.
