@@ -89,7 +89,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		asked: r, answer: w, begin: time.Now(), client: Client(r, p.settings.Trusted), draft: draftOf(w),
 		interim: interimWriter{w: w},
 	}
-	defer t.end()                                                       // also where the answer breaks off, which is a panic
+	defer t.end() // also where the answer breaks off, which is a panic
+
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 { // in HTTP/2 there is a Body all the same
 		// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 		// itself and throw it away.
