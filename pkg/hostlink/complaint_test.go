@@ -69,6 +69,40 @@ func TestComplaint_charts112_KindChangedInRollingUpdate(t *testing.T) {
 	}
 }
 
+// TestKindThatCannotBeKeepsTheListener: the kernel lacks the kind, or another pod's interface on the parent refuses it. The
+// listener that works stays, or is made again with its MAC address.
+func TestKindThatCannotBeKeepsTheListener(t *testing.T) {
+	n := newNode(t)
+	h := n.open(t)
+	made, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, others := range []string{"", "another0"} {
+		if others != "" {
+			add(t, n.host, &netlink.Macvlan{
+				LinkAttrs: netlink.LinkAttrs{Name: others, ParentIndex: n.host.Link(t, "prov0").Attrs().Index},
+				Mode:      netlink.MACVLAN_MODE_BRIDGE,
+			})
+		}
+		got, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0", Kind: IPvlan})
+		if err == nil && others == "" && got.Kind == IPvlan {
+			if made, err = h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"}); err != nil { // this kernel has it
+				t.Fatal(err)
+			}
+			continue
+		}
+		if fault, ok := errors.AsType[*Fault](err); !ok || fault.Cause != NoKind && fault.Cause != OtherKind {
+			t.Errorf("got %v, want the kind refused", err)
+		}
+		link := n.pod.Link(t, "macvlan0")
+		mac := link.Attrs().HardwareAddr.String()
+		if link.Type() != "macvlan" || mac != made.MAC.String() || link.Attrs().RawFlags&unix.IFF_UP == 0 {
+			t.Errorf("left %s %+v, want the macvlan up with %s", link.Type(), link.Attrs(), made.MAC)
+		}
+	}
+}
+
 // TestComplaint_charts88_MACDropped: where foreign MAC addresses are dropped, an ipvlan has none.
 func TestComplaint_charts88_MACDropped(t *testing.T) {
 	n := newNode(t)

@@ -146,21 +146,51 @@ func (h *Host) apply(plan Plan) (Listener, error) {
 		}
 		return h.report(plan)
 	}
-	if plan.Action == Replace && plan.existing.Type() != plan.Spec.Kind.String() {
-		// The parent does not take both kinds at a time.
-		if err := h.pod.LinkDel(plan.existing); err != nil {
-			return Listener{}, fmt.Errorf("failed to remove listener %s: %w", plan.Spec.Name, err)
-		}
-		plan.existing = nil
+	err := h.make(plan)
+	if plan.Action == Replace && plan.existing.Type() == plan.Spec.Kind.other().String() && isBusy(err) {
+		err = h.changeKind(plan)
 	}
-	link, err := h.create(plan)
 	if err != nil {
 		return Listener{}, err
 	}
-	if err := h.install(link, plan); err != nil {
-		return Listener{}, errors.Join(err, h.discard(link))
-	}
 	return h.report(plan)
+}
+
+// make makes a new listener, in place of what there is.
+func (h *Host) make(plan Plan) error {
+	link, err := h.create(plan)
+	if err != nil {
+		return err
+	}
+	if err := h.install(link, plan); err != nil {
+		return errors.Join(err, h.discard(link))
+	}
+	return nil
+}
+
+// changeKind removes the listener first: the parent does not take both kinds at a time. The kernel has the new kind, or
+// it would have said so. Where another interface on the parent refuses the new kind, the former listener is made again.
+func (h *Host) changeKind(plan Plan) error {
+	former := plan
+	former.Spec.Kind, former.existing = plan.Spec.Kind.other(), nil
+	if former.Spec.Kind == Macvlan {
+		former.Spec.MAC = plan.existing.Attrs().HardwareAddr
+	}
+	if err := h.pod.LinkDel(plan.existing); err != nil {
+		return fmt.Errorf("failed to remove listener %s: %w", plan.Spec.Name, err)
+	}
+	plan.existing = nil
+	err := h.make(plan)
+	if err != nil {
+		return errors.Join(err, h.make(former))
+	}
+	return nil
+}
+
+// isBusy tells whether the parent has an interface of the other kind.
+func isBusy(err error) bool {
+	fault, ok := errors.AsType[*Fault](err)
+	return ok && fault.Cause == OtherKind
 }
 
 // create makes the listener under a temporary name. An interface can be marked as ours only once it exists: if we

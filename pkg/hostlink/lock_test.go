@@ -122,9 +122,8 @@ func TestEveryErrorHasItsCause(t *testing.T) {
 		"no such device: the one to be replaced went": func(t *testing.T) error {
 			n, h, plan, link := begin(t)
 			remove(t, n, link)
-			plan.Spec.Kind, plan.Action, plan.existing = IPvlan, Replace, link
-			_, err := h.apply(plan)
-			return err
+			plan.Spec.Kind, plan.existing = IPvlan, link
+			return h.changeKind(plan)
 		},
 	}
 	for name, stage := range staged {
