@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
@@ -77,7 +78,7 @@ func (h *Header) Ready(e loop.Events) {
 		if n = headerLength(buffer[:n]); n == 0 && !e.Last() {
 			return
 		}
-		source, target, err = readHeader(bufio.NewReader(bytes.NewReader(buffer[:n])))
+		source, target, err = readHeader(buffer[:n])
 	}
 	if err == nil {
 		_, err = Read(h.fd, buffer[:n])
@@ -114,8 +115,11 @@ func headerLength(b []byte) int {
 	return len(b)
 }
 
-func readHeader(reader *bufio.Reader) (source, target netip.AddrPort, err error) {
-	header, err := proxyproto.Read(reader)
+func readHeader(b []byte) (source, target netip.AddrPort, err error) {
+	header, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(b)))
+	if err == nil && header.Version == 2 && !header.Command.IsLocal() { // whose addresses and more are to be ignored
+		err = checkTLVs(b)
+	}
 	if err != nil {
 		return source, target, fmt.Errorf("failed to read PROXY header: %w", err)
 	}
@@ -123,6 +127,36 @@ func readHeader(reader *bufio.Reader) (source, target netip.AddrPort, err error)
 		return netip.AddrPort{}, netip.AddrPort{}, nil
 	}
 	return source, addrPort(header.DestinationAddr), nil
+}
+
+var errChecksum = errors.New("the checksum is wrong")
+
+// addressLength is how long both addresses are, by the family (section 2.2 of the PROXY protocol).
+var addressLength = [...]int{0, 12, 36, 216}
+
+// checkTLVs looks at what stands behind the addresses of a header of version 2: its lengths, and its CRC-32C where it has
+// one, which is that of the header with zeros in place of the checksum (section 2.2.4).
+func checkTLVs(b []byte) error {
+	const typeAndLength = 3
+	table := crc32.MakeTable(crc32.Castagnoli)
+	for at := least2 + addressLength[b[least2-3]>>4]; at < len(b); {
+		if len(b)-at < typeAndLength {
+			return proxyproto.ErrTruncatedTLV
+		}
+		kind, value := proxyproto.PP2Type(b[at]), b[at+typeAndLength:]
+		n := int(binary.BigEndian.Uint16(b[at+1:]))
+		if at += typeAndLength + n; at > len(b) {
+			return proxyproto.ErrTruncatedTLV
+		}
+		if kind == proxyproto.PP2_TYPE_CRC32C {
+			sum := crc32.Update(crc32.Checksum(b[:at-n], table), table, make([]byte, n))
+			sum = crc32.Update(sum, table, b[at:])
+			if !bytes.Equal(value[:n], binary.BigEndian.AppendUint32(nil, sum)) {
+				return errChecksum
+			}
+		}
+	}
+	return nil
 }
 
 // WriteProxyHeader writes a PROXY header, version 1 or 2.
