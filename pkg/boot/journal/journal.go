@@ -26,7 +26,7 @@ type Journal struct {
 	active       map[*machine]struct{} // machines whose newest boot goes on
 	bytes        int                   // of all machines, estimated; account adds what one has grown by
 	scene        scene                 // what is known of all machines together
-	askedAt      time.Time             // when Options.Expected was called last
+	askedAt      time.Time             // when Kubernetes was asked about machines last
 	forgotten    atomic.Uint64         // machines that made room
 
 	version atomic.Uint64
@@ -94,7 +94,11 @@ func (j *Journal) Tick(now time.Time) {
 	if j.options.Witness != nil {
 		j.scene.hear(j.options.Witness(), now.UnixNano())
 	}
-	j.expect(now)
+	if now.Sub(j.askedAt) >= askEach {
+		j.askedAt = now
+		j.prove(now.UnixNano())
+		j.expect(now)
+	}
 	j.scene.count(j.active)
 	for m := range j.active {
 		if j.settle(m, now.UnixNano()) {
@@ -253,18 +257,33 @@ const successWait = 2 * time.Second
 // over tells whether nothing more is expected of a boot in a state.
 func (s State) over() bool { return s.done() || s == Quiet || s == StateFailed }
 
-// expectEach is how often is asked which machines Kubernetes waits for, and expectWait how long one is waited for.
+// askEach is how often is asked what Kubernetes knows of machines whose boot is over, or was not seen; expectWait is how
+// long one is waited for.
 const (
-	expectEach = 10 * time.Second
+	askEach    = 10 * time.Second
 	expectWait = 5 * time.Minute
 )
 
-// expect makes machines of those that Kubernetes waits for and that nothing was heard of.
-func (j *Journal) expect(now time.Time) {
-	if j.options.Expected == nil || now.Sub(j.askedAt) < expectEach {
+// prove looks for a proof of what was installed as far as seen: after a restart boots are told again before Kubernetes
+// has answered.
+func (j *Journal) prove(now int64) {
+	if j.options.Hardware == nil {
 		return
 	}
-	j.askedAt = now
+	for _, m := range j.ids {
+		if b := m.newest(); b != nil && b.state == Installed {
+			if proven, _ := j.finished(m, b, now); proven {
+				j.active[m] = struct{}{}
+			}
+		}
+	}
+}
+
+// expect makes machines of those that Kubernetes waits for and that nothing was heard of.
+func (j *Journal) expect(now time.Time) {
+	if j.options.Expected == nil {
+		return
+	}
 	for _, x := range j.options.Expected() {
 		lost := j.scene.gap(relays, x.Since.UnixNano()) != ""
 		if j.macs[x.MAC] != nil || now.Sub(x.Since) < expectWait && !lost {

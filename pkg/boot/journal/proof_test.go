@@ -54,3 +54,29 @@ func TestBootedNeedsAProof(t *testing.T) {
 		})
 	}
 }
+
+// TestProofThatComesLate: a restarted stack-boots tells boots again before Kubernetes has answered. What was installed as
+// far as seen is booted once the proof is there.
+func TestProofThatComesLate(t *testing.T) {
+	answered := false
+	all := hardware(map[string]Hardware{
+		first: {Known: true, Netboot: true, Workflow: &Workflow{State: "SUCCESS"}, Workflows: true},
+	})
+	j := New(Options{Hardware: func(mac [6]byte) (Hardware, bool) {
+		if !answered {
+			return Hardware{}, false
+		}
+		return all(mac)
+	}})
+	put(j, film(one.toAgent(0), one.get(40, 1, files, 8080, "/image.gz", with(boot.Agent, "Go")), one.agent(45, 10, boot.Done))...)
+	for at := 62.0; at < 200; at++ {
+		answered = at > 150
+		j.Tick(after(at))
+		if at == 150 && newest(t, j, first).State != Installed {
+			t.Errorf("before the answer: %s", newest(t, j, first).State)
+		}
+	}
+	if b := newest(t, j, first); b.State != Booted {
+		t.Errorf("after it: %s (%+v)", b.State, b.Cause)
+	}
+}
