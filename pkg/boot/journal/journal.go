@@ -257,8 +257,8 @@ const successWait = 2 * time.Second
 // over tells whether nothing more is expected of a boot in a state.
 func (s State) over() bool { return s.done() || s == Quiet || s == StateFailed }
 
-// askEach is how often is asked what Kubernetes knows of machines whose boot is over, or was not seen; expectWait is how
-// long one is waited for.
+// askEach is how often is asked what Kubernetes knows of machines whose boot is over, or was not seen, and expectWait
+// how long one is waited for.
 const (
 	askEach    = 10 * time.Second
 	expectWait = 5 * time.Minute

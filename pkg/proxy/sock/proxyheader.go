@@ -134,8 +134,8 @@ var errChecksum = errors.New("the checksum is wrong")
 // addressLength is how long both addresses are, by the family (section 2.2 of the PROXY protocol).
 var addressLength = [...]int{0, 12, 36, 216}
 
-// checkTLVs looks at what stands behind the addresses of a header of version 2: its lengths, and its CRC-32C where it has
-// one, which is that of the header with zeros in place of the checksum (section 2.2.4).
+// checkTLVs looks at what stands behind the addresses of a header of version 2: its lengths, and its CRC-32C where it
+// has one, which is that of the header with zeros in place of the checksum (section 2.2.4).
 func checkTLVs(b []byte) error {
 	const typeAndLength = 3
 	table := crc32.MakeTable(crc32.Castagnoli)
