@@ -268,6 +268,8 @@ func causes() []case_ {
 		{name: "silence after the kernel", shots: one.toKernel(0), until: 131, want: "kernel-silent", says: []string{"console", "NIC"}},
 		{name: "silence after the kernel alone", shots: film(one.toScript(0), one.kernel(7)), until: 131, want: "kernel-silent",
 			says: []string{"No initramfs"}},
+		{name: "silence after a page in place of the kernel", shots: film(one.toScript(0), one.kernel(7, size(4096))), until: 131,
+			want: "kernel-silent", says: []string{"The kernel has 4096 bytes"}},
 		{name: "near: a system that starts slowly", shots: film(one.toKernel(0), one.lease(100, plain, "")), until: 200, want: ""},
 		{name: "near: a system that logs", shots: film(one.toKernel(0), one.log(100, "kernel", "Linux")), until: 200, want: ""},
 		{name: "no agent", shots: one.toSystem(0), until: 340, want: "system-silent"},

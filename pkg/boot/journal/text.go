@@ -92,6 +92,13 @@ var values = map[string]func(*clues) string{
 		}
 		return quote(c.st.text) + " was served"
 	},
+	"no-kernel": func(c *clues) string {
+		const least = 64 << 10 // bytes; the smallest that anybody boots
+		if kernel := c.last(Kernel); kernel != nil && kernel.bytes < least {
+			return fmt.Sprintf(" The kernel has %d bytes: look whether it is a web server's page.", kernel.bytes)
+		}
+		return ""
+	},
 	"no-initramfs": func(c *clues) string {
 		if c.last(Initramfs) == nil {
 			return " No initramfs was asked for."
