@@ -58,6 +58,7 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 		"IPv6 only":         {env: map[string]string{"DHCPV6_SERVERS": "2001:db8::1"}, want: []string{"2001:db8::1"}},
 		"addresses only":    {env: map[string]string{"SERVERS": "192.0.2.1"}, fault: "DHCPV6_SERVERS"},
 		"IPv4 address":      {env: map[string]string{"DHCPV6_SERVERS": "192.0.2.1"}, fault: "DHCPV6_SERVERS"},
+		"with a zone":       {env: map[string]string{"DHCPV6_SERVERS": "fe80::1%eth0"}, fault: `DHCPV6_SERVERS: "fe80::1%eth0": not an IPv6 address that is reached`},
 		"link-local server": {env: map[string]string{"DHCPV6_SERVERS": "fe80::1"}, fault: "DHCPV6_SERVERS"},
 		"link address of another": {
 			env: map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "eth7=2001:db8::1"}, fault: "DHCPV6_LINK_ADDRESSES",

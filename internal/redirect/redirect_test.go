@@ -42,10 +42,10 @@ func TestRedirects(t *testing.T) {
 		"to another host":           {chain{"https://a/", "https://b/"}, ""},
 		"to https":                  {chain{"http://a/", "https://b/"}, ""},
 		"http to http":              {chain{"http://a/", "http://b/"}, ""},
-		"to http":                   {chain{"https://a/", "http://b/"}, "redirected from https to http"},
-		"to https and back to http": {chain{"http://a/", "https://b/", "http://c/"}, "redirected from https to http"},
+		"to http":                   {chain{"https://a/", "http://b/"}, "redirect refused: from https to http"},
+		"to https and back to http": {chain{"http://a/", "https://b/", "http://c/"}, "redirect refused: from https to http"},
 		"four":                      {hops(4), ""},
-		"five":                      {hops(5), "more than 4 redirects"},
+		"five":                      {hops(5), "redirect refused: more than 4 in a row"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer, err := (&http.Client{Transport: test.chain, CheckRedirect: Secure}).Get(test.chain[0])

@@ -267,11 +267,11 @@ func (c *Config) checkServer(name string) error {
 	addr, _ := netip.ParseAddr(host)
 	switch {
 	case !addr.IsValid(): // a name
-	case addr.Is6() != c.IPv6 || addr.Zone() != "":
+	case addr.Is6() != c.IPv6:
 		return fmt.Errorf("no %s address: the other family has servers of its own", c.network())
 	case !c.IPv6 && (addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})):
 		return errors.New("not an address that a server can have")
-	case c.IPv6 && !server.Usable(addr):
+	case c.IPv6 && (addr.Zone() != "" || !server.Usable(addr)):
 		return errors.New("not an IPv6 address that is reached beyond its link")
 	}
 	return nil

@@ -119,7 +119,7 @@ func retryable(err error) bool {
 	case StateFull, StateReadOnly:
 		return false
 	default:
-		return !errors.Is(err, errVanished) && !errors.Is(err, errTooLarge)
+		return !errors.Is(err, errVanished) && !errors.Is(err, errTooLarge) && !errors.Is(err, redirect.ErrRefused)
 	}
 }
 
@@ -279,6 +279,9 @@ func (d *downloader) writeMeta(a artifact, m meta) error {
 func transferError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w: %w", errTransfer, cause)
+	}
+	if errors.Is(err, redirect.ErrRefused) {
+		return redacted(err)
 	}
 	return fmt.Errorf("%w: %w", errTransfer, redacted(err))
 }

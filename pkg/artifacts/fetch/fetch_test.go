@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -543,5 +544,23 @@ func TestNoRedirectToHTTP(t *testing.T) {
 	client.Transport = secure.Client().Transport
 	if _, err := client.Get(secure.URL); err == nil || !strings.Contains(err.Error(), "from https to http") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A circle of redirects is told as such, and not tried again.
+func TestRedirectsInACircleEndTheDownload(t *testing.T) {
+	var asked atomic.Int32
+	circle := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, "/again", http.StatusFound)
+	}))
+	defer circle.Close()
+	_, err := newClient(http.ProxyFromEnvironment).Get(circle.URL)
+	err = transferError(t.Context(), err)
+	if retryable(err) || stateOf(err) != StateUnavailable || !strings.Contains(err.Error(), "redirect refused: more than 4 in a row") {
+		t.Errorf("got %v (%s), retried %v", err, stateOf(err), retryable(err))
+	}
+	if asked.Load() != 5 {
+		t.Errorf("asked %d times", asked.Load())
 	}
 }
