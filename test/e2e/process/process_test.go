@@ -106,16 +106,16 @@ func zombie(pid int) bool {
 
 // The program inherits what was changed of its thread, and no other goroutine gets that thread.
 func TestEnter(t *testing.T) {
+	own, err := os.Readlink("/proc/self/ns/uts") // now: the thread that enters another one may be the process's first
+	if err != nil {
+		t.Fatal(err)
+	}
 	p, err := Start(t.Context(), shell(t, "readlink /proc/self/ns/uts; cut -d' ' -f41 /proc/self/stat"), Options{
 		Enter: func() error { return unix.Unshare(unix.CLONE_NEWUTS) }, Realtime: true,
 	})
 	if errors.Is(err, os.ErrPermission) {
 		t.Skip("needs root to make a namespace")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := os.Readlink("/proc/self/ns/uts")
 	if err != nil {
 		t.Fatal(err)
 	}
