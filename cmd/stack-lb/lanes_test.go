@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 
@@ -204,5 +206,25 @@ func TestAuthorityOfTheClusterChanges(t *testing.T) {
 		if err := get(t.Context(), c, server.URL); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// An API that is busy (429, with Retry-After) is asked again by the elector alone, at its own time: client-go would ask
+// ten times beside it.
+func TestBusyAPIIsAskedOnce(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	leases, err := newLeases(&rest.Config{Host: server.URL}, elect.Times{Deadline: time.Minute, Retry: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = leases.Leases("stack").Get(t.Context(), "stack-lb-192-0-2-10", meta.GetOptions{})
+	if !apierrors.IsTooManyRequests(err) || asked.Load() != 1 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
 }
