@@ -13,6 +13,7 @@ import (
 type retryBody struct {
 	io.ReadCloser
 	upload   *stallReader          // ReadCloser in HTTP/1.1, where Close may wait for the client; nil in HTTP/2
+	left     int64                 // of its announced length, in bytes; below 0 where there is none
 	given    atomic.Bool           // to a connection
 	closed   atomic.Bool           // by http.Transport, or the handler has returned: nothing more is read
 	whole    atomic.Bool           // read to its end
@@ -38,9 +39,17 @@ func (k *retryBody) read(b []byte) (n int, err error) {
 // Read implements io.Reader.
 func (k *retryBody) Read(b []byte) (int, error) {
 	if k.closed.Load() {
+		if k.whole.Load() {
+			return 0, io.EOF // the endpoint has all of it, and what went wrong there is the error
+		}
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := k.read(b)
+	if k.left > 0 {
+		if k.left -= int64(n); k.left == 0 {
+			k.whole.Store(true)
+		}
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		k.whole.Store(true)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -155,5 +156,21 @@ func TestPanicOfABodyEndsItsExchange(t *testing.T) {
 	k := &retryBody{ReadCloser: panicking{}}
 	if n, err := k.Read(make([]byte, 1)); n != 0 || !errors.Is(err, errReading) || !errors.Is(k.broken(), errReading) {
 		t.Errorf("read %d: %v, broken: %v", n, err, k.broken())
+	}
+}
+
+// A body that was read to its announced length has its end, whoever closed it: http.Transport, which looks for more,
+// would else give the closing for the reason why an answer cannot be read.
+func TestWholeBodyEndsThoughClosed(t *testing.T) {
+	for body, want := range map[string]error{"hello": io.EOF, "hell": http.ErrBodyReadAfterClose} {
+		k := &retryBody{ReadCloser: io.NopCloser(strings.NewReader("hello")), left: 5}
+		k.given.Store(true)
+		if _, err := io.ReadFull(k, make([]byte, len(body))); err != nil {
+			t.Fatal(err)
+		}
+		_ = k.Close()
+		if _, err := k.Read(make([]byte, 1)); !errors.Is(err, want) {
+			t.Errorf("%q: got %v, want %v", body, err, want)
+		}
 	}
 }

@@ -328,11 +328,8 @@ func (x *conversation) run(t *testing.T, start starter) result {
 	out.Counted += fmt.Sprintf("in flight %v, open %v, at the endpoint %d, failed %d",
 		testutil.ToFloat64(r.flight.WithLabelValues("r")), testutil.ToFloat64(r.open.WithLabelValues("r")),
 		p.Status()[0].Active, p.Status()[0].Failures)
-	// Of an answer that net/http cannot read it says why, or that it has closed the request's body: which comes first.
-	same := strings.NewReplacer("net/http: HTTP/1.x transport connection broken: ", "",
-		http.ErrBodyReadAfterClose.Error(), `malformed HTTP response \"HTTP\"`)
 	for _, l := range wholeLine.FindAllStringSubmatch(log.String(), -1) {
-		out.Log = append(out.Log, l[1]+" "+same.Replace(l[2]))
+		out.Log = append(out.Log, l[1]+" "+strings.Replace(l[2], "net/http: HTTP/1.x transport connection broken: ", "", 1))
 	}
 	return out
 }

@@ -95,7 +95,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 		// itself and throw it away.
 		_ = http.NewResponseController(w).EnableFullDuplex()
-		t.body = &retryBody{ReadCloser: r.Body}
+		t.body = &retryBody{ReadCloser: r.Body, left: r.ContentLength}
 		if r.ProtoMajor == 1 {
 			t.body.upload, _ = r.Body.(*stallReader)
 		}

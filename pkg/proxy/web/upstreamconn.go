@@ -98,8 +98,8 @@ func (k *retryBody) goesTo(ctx context.Context, u *upstreamConn) {
 	k.given.Store(true)
 	if u != nil && k.upload != nil { // a stream's reader is woken by closing the body
 		u.onEnd(func() {
-			if ctx.Err() != nil || k.broken() != nil {
-				return // it is the client that has gone: http.Transport ends the connection for that
+			if ctx.Err() != nil || k.broken() != nil || k.whole.Load() {
+				return // the client has gone, for which http.Transport ends the connection; or nobody reads any more
 			}
 			k.closed.Store(true)
 			k.deserted.Store(k.upload.wake())
