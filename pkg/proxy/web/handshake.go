@@ -29,7 +29,8 @@ func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
 		from, why, _ := strings.Cut(rest, ": ")
 		client, err := netip.ParseAddrPort(from)
 		// A connection that ends without a word, as one that only looks whether the port is open, says nothing.
-		if err == nil && (strings.Contains(why, "tls: ") || strings.Contains(why, "HTTPS server")) {
+		told := strings.Contains(why, "tls: ") || strings.Contains(why, "HTTPS server")
+		if err == nil && told && h.front.config.Sink != nil {
 			h.front.mistaken(client.Addr().Unmap(), boot.ReasonHandshake, h.front.explained(client, why))
 		}
 	}

@@ -198,12 +198,7 @@ func (c *earlyConn) Read(b []byte) (int, error) {
 }
 
 // CloseWrite ends our side of the stream.
-func (c *earlyConn) CloseWrite() error {
-	if half, ok := c.Conn.(halfCloser); ok {
-		return half.CloseWrite()
-	}
-	return errors.ErrUnsupported
-}
+func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // WriteHeader implements http.ResponseWriter.
 func (r *response) WriteHeader(code int) {

@@ -56,8 +56,10 @@ func (u *upstreamConn) onEnd(f func()) {
 }
 
 // CloseWrite ends our side of a stream of another protocol.
-func (u *upstreamConn) CloseWrite() error {
-	if half, ok := u.Conn.(halfCloser); ok {
+func (u *upstreamConn) CloseWrite() error { return closeWrite(u.Conn) }
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(halfCloser); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported
