@@ -430,6 +430,7 @@ func (f *facts) noteLine(l *line) (system bool) {
 	ipxe := l.tag == "ipxe" || strings.Contains(l.text, " ipxe: ") || strings.Contains(l.text, "https://ipxe.org/")
 	switch {
 	case strings.Contains(l.text, "[TXE: ") || strings.Contains(l.text, "[RXE: "): // what its link has counted so far
+	case strings.HasPrefix(l.text, autoexec): // which is missing nearly everywhere
 	case strings.Contains(l.text, "ipxe.org/"):
 		if f.says.kind == 0 || l.at-f.says.at > 10*aSecond { // of several, the first names the file
 			f.says = saying{loaderSays, l.at, l.text}

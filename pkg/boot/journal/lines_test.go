@@ -32,3 +32,17 @@ func TestIPXELogs(t *testing.T) {
 		t.Errorf("the steps are %q: the system's line is missing", steps())
 	}
 }
+
+// TestMissingAutoexecIsNoFault is what a machine that boots as HookOS does was seen to say, while iPXE waited for its second
+// address.
+func TestMissingAutoexecIsNoFault(t *testing.T) {
+	j := New(Options{})
+	play(j, film(one.toIPXE(0), one.log(5, "ipxe", "autoexec.ipxe... Not found (https://ipxe.org/2d12618e)")), 12)
+	if b := newest(t, j, first); b.Cause != nil {
+		t.Errorf("the cause is %+v", b.Cause)
+	}
+	play(j, film(one.log(13, "ipxe", "auto.ipxe... Not found (https://ipxe.org/2d0c618e)")), 20)
+	if b := newest(t, j, first); name(b.Cause) != "loader-error" {
+		t.Errorf("the cause is %+v, want loader-error", b.Cause)
+	}
+}

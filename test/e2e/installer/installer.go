@@ -77,11 +77,15 @@ type Config struct {
 	Tink     string           // grpc_authority=
 	Metadata string           // base URL, metadata=; default: port 50061 of Tink's address (Hegel); empty: no such step
 	Agent    string           // URL of Tinkerbell's agent, agent=; empty: the installer speaks to Tink Server
-	Addr     netip.Addr       // of this machine, as DHCP gave it
-	Hostname string           // likewise
-	Attempts time.Duration    // how long a step that failed tries again; default 10 s
-	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	Report   func(Report)
+	// Of HookOS: tink_worker_image=, where it is given, insecure_registries=, tinkerbell_tls=, tinkerbell_insecure_tls=.
+	WorkerImage      string
+	Registries       []string
+	TLS, InsecureTLS string
+	Addr             netip.Addr    // of this machine, as DHCP gave it
+	Hostname         string        // likewise
+	Attempts         time.Duration // how long a step that failed tries again; default 10 s
+	Dial             func(ctx context.Context, network, addr string) (net.Conn, error)
+	Report           func(Report)
 	// Start starts a program in the background, and returns what ends it.
 	Start func(path string, args []string, output io.Writer) (end func() error, err error)
 }
@@ -118,6 +122,11 @@ func ParseCommandLine(line string) (Config, error) {
 		Tink:     values["grpc_authority"],
 		Metadata: cmp.Or(values["metadata"], "http://"+net.JoinHostPort(host, "50061")),
 		Agent:    values["agent"],
+
+		WorkerImage: values["tink_worker_image"],
+		Registries:  strings.FieldsFunc(values["insecure_registries"], func(r rune) bool { return r == ',' }),
+		TLS:         values["tinkerbell_tls"],
+		InsecureTLS: values["tinkerbell_insecure_tls"],
 	}
 	return config, nil
 }

@@ -26,7 +26,8 @@ func (j *Journey) Installed() (macs []string) {
 // Booted waits until the pod says of each machine that it is booted, or installed as far as it can see. Without MACs
 // there have to be so many, whichever. The error names what it says instead.
 func Booted(ctx context.Context, l *lab.Lab, want int, macs ...string) error {
-	const quiet = 30 * time.Second // it learns last that a machine has hung up
+	// It learns last that a machine has hung up; by keepalive, in some two minutes, that one restarted without.
+	const quiet = 3 * time.Minute
 	err := progress.Until(ctx, progress.Patience{Quiet: quiet}, 250*time.Millisecond, func(ctx context.Context) error {
 		states, err := states(ctx, l)
 		if err != nil {

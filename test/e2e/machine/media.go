@@ -9,11 +9,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/kernel"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // Names of the files in the directory that stack-proxy serves. Smee's script asks for the first two, the installer for
@@ -59,10 +58,10 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, boots *kernel.Kernel)
 		return media, fmt.Errorf("failed to build installer: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	init := filepath.Join(work, "init")
-	if err := buildInit(ctx, e2eDir, init); err != nil {
-		return media, err
+	if err := program.For(ctx, "amd64", e2eDir, work, "./installer/init"); err != nil {
+		return media, fmt.Errorf("failed to build installer: %w", err)
 	}
+	init := filepath.Join(work, "init")
 	initramfs := filepath.Join(dir, InitramfsFile)
 	if err := replace(initramfs, func(w io.Writer) error {
 		packer, err := gzip.NewWriterLevel(w, gzip.BestCompression)
@@ -102,19 +101,6 @@ func copyTo(w io.Writer, path string) error {
 	defer func() { _ = file.Close() }()
 	_, err = io.Copy(w, file)
 	return err
-}
-
-// buildInit builds the installer, static and small.
-func buildInit(ctx context.Context, e2eDir, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", out,
-		"./installer/init")
-	cmd.Dir = e2eDir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOWORK=off",
-		"GOFLAGS=-buildvcs=false")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("failed to build installer: %w: %s", err, strings.TrimSpace(string(said)))
-	}
-	return nil
 }
 
 // writeNoise writes bytes that do not compress, the same each time, and returns their SHA-512.

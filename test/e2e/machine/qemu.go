@@ -61,6 +61,13 @@ func BootDisk(l *lab.Lab, m lab.Machine, dir string) (*lab.Proc, error) {
 		"-device", "virtio-blk-pci,drive=disk,bootindex=0")
 }
 
+// BootInstaller switches a machine on with an empty disk, a file, from which it boots before it asks the network, and
+// with memory for Docker. It restarts when its system says so.
+func BootInstaller(l *lab.Lab, m lab.Machine, disk string, report func(installer.Report)) (*lab.Proc, error) {
+	return boot(l, m, report, "-m", "1536", "-action", "reboot=reset", "-drive", "if=none,id=disk,format=raw,file="+disk,
+		"-device", "virtio-blk-pci,drive=disk,bootindex=0")
+}
+
 func boot(l *lab.Lab, m lab.Machine, report func(installer.Report), more ...string) (*lab.Proc, error) {
 	tap, err := l.AddTap(m.Name)
 	if err != nil {

@@ -1,7 +1,8 @@
 //go:build linux
 
 // Command init is all there is in the initramfs that the lab's machines boot: it loads the network driver, asks for
-// an address by DHCP, plays the installer and switches the machine off. It reports on the serial console.
+// an address by DHCP, plays the installer and switches the machine off; or, where the kernel's command line names the
+// agent's image, it is HookOS with Docker; or it is the system that was installed. It reports on the serial console.
 package main
 
 import (
@@ -12,6 +13,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/first"
@@ -49,6 +52,10 @@ func install(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to read kernel command line: %w", err)
 	}
+	if slices.Contains(strings.Fields(string(cmdline)), installer.InstalledArg) {
+		report(installer.Report{Step: installer.StepInstalled, OK: true, Detail: "the disk's own system runs"})
+		return nil
+	}
 	config, err := installer.ParseCommandLine(string(cmdline))
 	if err != nil {
 		return err
@@ -73,6 +80,9 @@ func install(ctx context.Context) error {
 	config.Dial = new(net.Dialer).DialContext
 	config.Report = report
 	config.Start = start
+	if config.WorkerImage != "" {
+		return installer.HookOS(ctx, config)
+	}
 	return installer.Run(ctx, config)
 }
 
