@@ -1,5 +1,7 @@
 # What a release is made of, and its rehearsal. Included by the Makefile. docs/release.md says what comes out.
 REGISTRY     ?=
+# Where releases are published: the one line to change for somebody else who publishes them first.
+RELEASES     := ghcr.io/tinkerbell
 RELEASE_DIR  := $(BUILD)/release
 RELEASE      := $(BIN)/release
 RELEASE_SOURCE := https://github.com/tinkerbell/stack
@@ -16,6 +18,14 @@ RELEASE_PLATFORMS := $(subst $(comma),$(space),$(IMAGE_PLATFORMS))
 
 .PHONY: publish
 publish: release-images release-chart ## build images and chart and push them: REGISTRY=registry.example/path
+
+.PHONY: registry release-login release-publish
+registry: ## print the registry of releases
+	@echo $(RELEASES)
+release-login: ## log in there as REGISTRY_USER with REGISTRY_PASSWORD, both of the environment
+	@printenv REGISTRY_PASSWORD | docker login --username "$$REGISTRY_USER" --password-stdin $(firstword $(subst /,$(space),$(RELEASES)))
+release-publish: ## publish there
+	@$(MAKE) --no-print-directory publish REGISTRY='$(RELEASES)'
 
 .PHONY: release-registry
 release-registry:
@@ -101,8 +111,8 @@ test-release: $(TOOLS)/gotestsum ## test the release's tools, and that the workf
 	cd tools/release && GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest -- -count=1
 
 .PHONY: release-rehearsal
-release-rehearsal: kube-binaries deps-e2e release-tool $(TOOLS)/helm $(TOOLS)/prometheus $(TOOLS)/cosign $(TOOLS)/registry ## release to a registry of our own and install from it on a real Kubernetes; needs root
-	KEEP='$(KEEP)' KUBE='$(KUBE)' test/e2e/kube/rehearse
+release-rehearsal: kube-binaries deps-e2e release-tool $(TOOLS)/helm $(TOOLS)/prometheus $(TOOLS)/cosign $(TOOLS)/registry ## release VERSION=v1.0.0-rc.1 to a registry of our own, install from it on a real Kubernetes, upgrade to the next candidate and go back; needs root
+	KEEP='$(KEEP)' KUBE='$(KUBE)' VERSION='$(if $(filter command environment,$(firstword $(origin VERSION))),$(VERSION))' test/e2e/kube/rehearse
 
 $(TOOLS)/cosign: tools/release/go.mod
 	@echo "building cosign (some minutes the first time)"
