@@ -88,7 +88,6 @@ func (o options) labels(program string) map[string]string {
 		"org.opencontainers.image.revision": o.revision,
 		"org.opencontainers.image.created":  o.created.Format(time.RFC3339),
 		"org.opencontainers.image.licenses": "Apache-2.0",
-		"org.opencontainers.image.vendor":   "Tinkerbell",
 		"org.opencontainers.image.source":   "https://github.com/tinkerbell/stack",
 	}
 }

@@ -176,7 +176,6 @@ func checkImage(t *testing.T, image v1.Image) {
 			"org.opencontainers.image.revision": "abc",
 			"org.opencontainers.image.created":  "2023-11-14T22:13:20Z",
 			"org.opencontainers.image.licenses": "Apache-2.0",
-			"org.opencontainers.image.vendor":   "Tinkerbell",
 			"org.opencontainers.image.source":   "https://github.com/tinkerbell/stack",
 		},
 	}

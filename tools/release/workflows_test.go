@@ -46,7 +46,6 @@ var (
 // others are the actions that a workflow may use: bringing the source and Go, logging in, keeping files.
 var others = map[string]bool{
 	"actions/checkout": true, "actions/setup-go": true, "actions/cache": true, "actions/upload-artifact": true,
-	"docker/login-action": true,
 }
 
 // faults are what is wrong with a workflow: what actionlint finds, and what this repository asks for besides.
