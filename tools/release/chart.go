@@ -45,7 +45,11 @@ func makeChart(_ context.Context, args []string, stdout io.Writer) error {
 			if images == nil {
 				return nil
 			}
-			return edit(filepath.Join(*to, "values.yaml"), func(text string) (string, error) { return withImages(text, images) })
+			at, err := publishedAt(images)
+			if err != nil {
+				return err
+			}
+			return writeJSON(filepath.Join(*to, "files", "images.json"), at)
 		},
 	} {
 		if err := step(); err != nil {
@@ -89,46 +93,29 @@ func edit(file string, change func(string) (string, error)) error {
 	return os.WriteFile(file, []byte(changed), 0o644)
 }
 
-// withImages sets image.registry, image.repository and image.digests in values.yaml, comments kept.
-func withImages(values string, images map[string]pushed) (string, error) {
-	start := strings.Index(values, "\nimage:\n")
-	if start < 0 {
-		return "", fmt.Errorf("it has no image")
-	}
-	start++
-	head, block := values[:start], values[start:]
-	set := func(key, value string) error {
-		line := regexp.MustCompile(`(?m)^( +` + regexp.QuoteMeta(key) + `:) .*$`)
-		at := line.FindStringSubmatchIndex(block)
-		if at == nil {
-			return fmt.Errorf("image has no %s", key)
-		}
-		block = block[:at[3]] + ` "` + value + `"` + block[at[1]:]
-		return nil
-	}
-	var common string
+// published is what the chart says of the images that were pushed with it.
+type published struct {
+	Registry   string            `json:"registry"`
+	Repository string            `json:"repository"`
+	Digests    map[string]string `json:"digests"`
+}
+
+// publishedAt finds what images have in common.
+func publishedAt(images map[string]pushed) (published, error) {
+	at := published{Digests: map[string]string{}}
 	for _, program := range slices.Sorted(maps.Keys(images)) {
 		image := images[program]
-		repository, ok := strings.CutSuffix(image.Repository, "/"+program)
-		if !ok || common != "" && repository != common {
-			return "", fmt.Errorf("%s is not beside the other images", image.Repository)
+		common, ok := strings.CutSuffix(image.Repository, "/"+program)
+		registry, path, separate := strings.Cut(common, "/")
+		if !separate {
+			return at, fmt.Errorf("%q is not a registry and a path", common)
 		}
-		common = repository
-		if err := set(program, image.Digest); err != nil {
-			return "", err
+		if !ok || len(at.Digests) > 0 && (registry != at.Registry || path != at.Repository) {
+			return at, fmt.Errorf("%s is not beside the other images", image.Repository)
 		}
+		at.Registry, at.Repository, at.Digests[program] = registry, path, image.Digest
 	}
-	registry, path, ok := strings.Cut(common, "/")
-	if !ok {
-		return "", fmt.Errorf("%q is not a registry and a path", common)
-	}
-	if err := set("registry", registry); err != nil {
-		return "", err
-	}
-	if err := set("repository", path); err != nil {
-		return "", err
-	}
-	return head + block, nil
+	return at, nil
 }
 
 // withVersion sets version and appVersion in Chart.yaml and the annotations that Artifact Hub reads: whether it is a

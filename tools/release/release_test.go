@@ -150,16 +150,17 @@ func TestChartNamesTheImages(t *testing.T) {
 		}
 		return strings.Join(lines, "\n")
 	}
-	want := `registry: "registry.example:5000"
-repository: "me/stack"
-broadcast-init: "` + digest("a") + `"
-dhcp-relay: "` + digest("b") + `"
-stack-proxy: "` + digest("f") + `"
-stack-boots: "` + digest("c") + `"
-stack-lb: "` + digest("d") + `"
-stack-doctor: "` + digest("e") + `"`
-	if diff := cmp.Diff(want, changed("values.yaml")); diff != "" {
-		t.Errorf("values.yaml (-want +got):\n%s", diff)
+	if diff := cmp.Diff("", changed("values.yaml")); diff != "" {
+		t.Errorf("values.yaml, which --reuse-values keeps (-want +got):\n%s", diff)
+	}
+	var at published
+	must(t, readJSON(filepath.Join(to, "files", "images.json"), &at))
+	want := published{Registry: "registry.example:5000", Repository: "me/stack", Digests: map[string]string{}}
+	for program, image := range images("registry.example:5000/me") {
+		want.Digests[program] = image.Digest
+	}
+	if diff := cmp.Diff(want, at); diff != "" {
+		t.Errorf("images.json (-want +got):\n%s", diff)
 	}
 	got := changed("Chart.yaml")
 	for _, want := range []string{
@@ -322,19 +323,14 @@ func TestLinksOfThePackageLeadToItsVersion(t *testing.T) {
 	}
 }
 
-func TestChartsThatCannotBeChanged(t *testing.T) {
+func TestImagesThatAreApart(t *testing.T) {
 	apart := images("registry.example/me")
 	apart["stack-proxy"] = pushed{Repository: "elsewhere.example/stack/stack-proxy"}
-	for want, test := range map[string]struct {
-		values string
-		images map[string]pushed
-	}{
-		"no image":                   {"a: b\n", images("r.example/x")},
-		"image has no broadcast":     {"a: b\nimage:\n  registry: \"\"\n", images("r.example/x")},
-		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-boots: x\n  stack-lb: x\n  stack-doctor: x\n", apart},
-		"is not a registry and a pa": {"a: b\nimage:\n  registry: \"\"\n", nil},
+	for want, list := range map[string]map[string]pushed{
+		"not beside":                 apart,
+		"is not a registry and a pa": {"stack-proxy": {Repository: "here/stack-proxy"}},
 	} {
-		if _, err := withImages(test.values, test.images); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := publishedAt(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

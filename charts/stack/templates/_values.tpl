@@ -34,7 +34,13 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- if not (kindIs "string" $v.image.tag) -}}
 {{- fail "image.tag is a number, and YAML has changed what was written (1.10 is 1.1): quote it, as in tag: \"1.10\" or --set-string image.tag=1.10" -}}
 {{- end -}}
-{{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry")) -}}
+{{- /* Not values, which "helm upgrade --reuse-values" would keep from the release before. */ -}}
+{{- $published := .Files.Get "files/images.json" | fromJson -}}
+{{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry") | default $published.registry) -}}
+{{- $_ := set $v.image "repository" ($v.image.repository | default $published.repository) -}}
+{{- range $program, $digest := $published.digests -}}
+{{- if not (or $v.image.tag (get $v.image.digests $program)) }}{{ $_ := set $v.image.digests $program $digest }}{{ end -}}
+{{- end -}}
 {{- $secrets := list -}}
 {{- range concat (get $v.global "imagePullSecrets" | default list) $v.imagePullSecrets -}}
 {{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
