@@ -35,11 +35,15 @@ func unpack(
 	if err != nil {
 		return err
 	}
-	if len(debs) != 1 {
+	if len(debs) != 1 && !p.Whole || len(debs) == 0 {
 		return fmt.Errorf("failed to fetch %s: %d packages came", p.Name, len(debs))
 	}
-	_, err = command(ctx, work, "dpkg-deb", "-x", debs[0], unpacked)
-	return err
+	for _, deb := range debs {
+		if _, err := command(ctx, work, "dpkg-deb", "-x", deb, unpacked); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // aside are apt's options for another release or architecture than this machine's: lists of packages of its own in a
@@ -117,6 +121,13 @@ func copySources(from, to, own, release string) error {
 // download fetches a package.
 func download(ctx context.Context, dir string, options []string, name string) error {
 	_, err := command(ctx, dir, "apt-get", append(slices.Clone(options), "-q", "download", name)...)
+	return err
+}
+
+// downloadWhole fetches a package and all that it depends on, as for a machine that has nothing.
+func downloadWhole(ctx context.Context, dir string, options []string, name string) error {
+	_, err := command(ctx, dir, "apt-get", append(slices.Clone(options), "-o", "Dir::State::status=/dev/null",
+		"-o", "Dir::Cache::archives="+dir, "-q", "-y", "--no-install-recommends", "--download-only", "install", name)...)
 	return err
 }
 

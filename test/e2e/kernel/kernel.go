@@ -22,6 +22,8 @@ type Package struct {
 	Arch string
 	// Modules are loaded, after those that they depend on.
 	Modules []string
+	// Whole has [Unpack] unpack what the package depends on, too, and so on.
+	Whole bool
 }
 
 // Machine is the kernel of virtual machines with a virtio network card.
@@ -42,6 +44,9 @@ func Cache(p Package) (string, error) {
 	}
 	key := sha256.Sum256([]byte(strings.Join(p.Modules, " ")))
 	name := strings.Trim(p.Release+"-"+p.Name, "-") + fmt.Sprintf("-%x", key[:4])
+	if p.Whole {
+		name += "-whole"
+	}
 	return filepath.Join(dir, "tinkerbell-stack", "kernels", name), nil
 }
 
@@ -73,6 +78,9 @@ func Unpack(ctx context.Context, p Package, logf func(string, ...any)) (string, 
 		return err
 	}, func(work, made string) error {
 		logf("fetching the package %s (unpacked in %s, not installed)", p.Name, dir)
+		if p.Whole {
+			return unpack(ctx, work, made, p, downloadWhole)
+		}
 		return unpack(ctx, work, made, p, download)
 	})
 }

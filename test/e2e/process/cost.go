@@ -18,7 +18,12 @@ func (p *Process) PIDs() []int {
 }
 
 // CPU is the processor time used so far, user and system, in seconds, of the process and its children.
-func (p *Process) CPU() float64 { return CPU(p.PIDs()) }
+func (p *Process) CPU() float64 {
+	if p != nil && p.account.dir != "" {
+		return p.account.seconds()
+	}
+	return CPU(p.PIDs())
+}
 
 // Memory is what is resident, in KiB, of the process and its children, with their share of what they share.
 func (p *Process) Memory() float64 { return Memory(p.PIDs()) }

@@ -48,6 +48,8 @@ type Process struct {
 	ended chan struct{}
 	err   error  // how it ended; to be read once ended is closed
 	said  string // likewise
+
+	account account // see [Process.Account]
 }
 
 // Start starts a command and waits until it is ready. What it prints goes to the log, unless the command has a writer
@@ -202,6 +204,7 @@ func (p *Process) Kill() {
 		<-p.ended
 		p.awaitChildren()
 	}
+	p.account.close()
 }
 
 // awaitChildren waits a second at most for the processes that a killed one began: on a busy machine nginx's workers

@@ -7,6 +7,7 @@ package datagram
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -30,6 +31,13 @@ const direct = "direct"
 // oursFile is stack-proxy with the file as a boot file, so that the server is not asked.
 const oursFile = "ours-file"
 
+// The TFTP servers that are measured beside it.
+const (
+	dnsmasq    = "dnsmasq"
+	dnsmasqNow = "dnsmasq-2.91"
+	tftpd      = "tftpd-hpa"
+)
+
 // measurement is of one candidate, which runs; or of none, for direct.
 type measurement func(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error)
 
@@ -52,14 +60,15 @@ func (o Options) cases(n *site) []rounds.Case {
 			Name:       "tftp-100-loaders",
 			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
 			Candidates: []string{"ours", "ours-chart", oursFile, "nginx-chart", "nginx-tuned", direct},
-			Measure:    o.of(n, measureLoaders),
+			Measure:    o.of(n, loadersOf(1)),
 		},
 		{
 			Name:       "tftp-100-windows",
 			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
 			Candidates: []string{"ours", oursFile},
-			Measure:    o.of(n, measureFour),
+			Measure:    o.of(n, loadersOf(4)),
 		},
+		o.files(n, 1), o.files(n, 4), o.files(n, 64),
 		{
 			Name:       "tftp-1000-loss1",
 			Units:      map[string]string{"completed_pct": "%", "seconds": "s"},
@@ -86,6 +95,16 @@ func (o Options) of(n *site, measure measurement) func(context.Context, string) 
 			return nil, err
 		}
 		return measure(ctx, n, proxyIP, c.Process)
+	}
+}
+
+// files is a rack that loads a file which stack-proxy has in memory, beside TFTP servers that read it from a directory.
+func (o Options) files(n *site, window int) rounds.Case {
+	return rounds.Case{
+		Name:       fmt.Sprintf("tftp-100-files-%d", window),
+		Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s", "window": "1"},
+		Candidates: []string{oursFile, dnsmasq, dnsmasqNow, tftpd},
+		Measure:    o.of(n, loadersOf(window)),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/attack"
+	"github.com/tinkerbell/stack/test/e2e/bench/peers"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/network"
 	"github.com/tinkerbell/stack/test/e2e/process"
@@ -60,6 +61,7 @@ func (c *candidate) stop() {
 
 func (c *candidate) start(ctx context.Context, n *site, o Options, name string) (err error) {
 	var cmd *exec.Cmd
+	ports := 2 // 69 and 514
 	switch name {
 	case "ours", "ours-chart", "ours-rewrite", oursFile:
 		source, files := "none", `""`
@@ -67,9 +69,7 @@ func (c *candidate) start(ctx context.Context, n *site, o Options, name string) 
 		case "ours-rewrite":
 			source = "rewrite"
 		case oursFile:
-			files = filepath.Join(c.dir, "boot")
-			err := errors.Join(os.Mkdir(files, 0o755), os.WriteFile(filepath.Join(files, "file"), bootFile(), 0o600))
-			if err != nil {
+			if files, err = c.boot(); err != nil {
 				return err
 			}
 		}
@@ -104,13 +104,53 @@ func (c *candidate) start(ctx context.Context, n *site, o Options, name string) 
 		}
 		cmd = exec.Command(o.Nginx, "-c", file, "-p", c.dir)
 	default:
-		return fmt.Errorf("no such candidate as %s", name)
+		ports = 1
+		if cmd, err = c.server(ctx, name); err != nil {
+			return fmt.Errorf("%w: %w", err, rounds.ErrLeftOut)
+		}
 	}
-	c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Enter: network.Into(n.proxy), Ready: n.bound})
+	ready := func(context.Context) error { return n.bound(ports) }
+	c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Enter: network.Into(n.proxy), Ready: ready})
+	if err == nil && name == tftpd { // a process for each transfer
+		err = c.Account()
+	}
 	if err == nil {
 		time.Sleep(100 * time.Millisecond) // endpoints, workers
 	}
 	return err
+}
+
+// boot is a directory with the loader.
+func (c *candidate) boot() (string, error) {
+	dir := filepath.Join(c.dir, "boot")
+	return dir, errors.Join(os.Chmod(c.dir, 0o755), os.Mkdir(dir, 0o755),
+		os.WriteFile(filepath.Join(dir, "file"), bootFile(), 0o644))
+}
+
+// server is a TFTP server of Debian's.
+func (c *candidate) server(ctx context.Context, name string) (*exec.Cmd, error) {
+	dir, err := c.boot()
+	if err != nil {
+		return nil, err
+	}
+	if name == tftpd {
+		path, err := process.Find("in.tftpd")
+		return exec.Command(path, "--foreground", "--user", "root", "--address", "0.0.0.0:69", "--secure", dir), err
+	}
+	args := []string{
+		"--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file=", "--log-facility=-",
+		"--enable-tftp", "--tftp-root=" + dir, "--tftp-max=1000", "--quiet-tftp",
+	}
+	if name == dnsmasqNow {
+		now, err := peers.Find(ctx, "dnsmasq-base", "dnsmasq")
+		if err != nil {
+			return nil, err
+		}
+		args = now.Command(args...)
+		return exec.Command(args[0], args[1:]...), nil
+	}
+	path, err := process.Find("dnsmasq")
+	return exec.Command(path, args...), err
 }
 
 func exists(path string) bool {
@@ -118,8 +158,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// bound is ready when both ports are open in the proxy's namespace.
-func (n *site) bound(context.Context) error {
+// bound is ready when so many of the ports are open in the proxy's namespace.
+func (n *site) bound(want int) error {
 	return network.Do(n.proxy, func() error {
 		bound := 0
 		for _, table := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
@@ -133,8 +173,8 @@ func (n *site) bound(context.Context) error {
 				}
 			}
 		}
-		if bound < 2 {
-			return fmt.Errorf("%d of 2 ports are open", bound)
+		if bound < want {
+			return fmt.Errorf("%d of %d ports are open", bound, want)
 		}
 		return nil
 	})

@@ -112,7 +112,9 @@ func startServer(n *site, t transfer) (stop func(), err error) {
 
 // fetch is a client, in lockstep where the server takes no windows, that loses what lose says, and asks again after
 // retry.
-func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) error {
+//
+// The server may answer from a port of the transfer (RFC 1350 section 4).
+func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) (window int, err error) {
 	packet := t.request()
 	buf := make([]byte, 1500)
 	send := func() error {
@@ -123,29 +125,33 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 		return err
 	}
 	if err := send(); err != nil {
-		return err
+		return 0, err
 	}
 	ack := []byte{0, 4, 0, 0}
 	expected := 1
 	if t.size != blockSize {
 		expected = 0 // stands for the OACK
 	}
-	window := 1
-	for expected <= t.blocks {
+	window = 1
+	for asked := true; expected <= t.blocks; {
 		_ = conn.SetReadDeadline(time.Now().Add(retry))
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return 0, ctx.Err()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			if err := send(); err != nil {
-				return err
+				return 0, err
 			}
 			continue
 		case err != nil:
-			return err
+			return 0, err
+		case asked && from.Addr() == to.Addr():
+			to, asked = from, false
 		case from != to:
-			return fmt.Errorf("answered from %s, asked %s", from, to)
+			return 0, fmt.Errorf("answered from %s, asked %s", from, to)
+		}
+		switch {
 		case n < 4 || lose():
 			continue
 		case expected == 0:
@@ -165,10 +171,10 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 			continue
 		}
 		if err := send(); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return window, nil
 }
 
 func never() bool { return false }
@@ -187,12 +193,12 @@ func measureBlocks(ctx context.Context, n *site, target string, p *process.Proce
 	}
 	defer conn.Close()
 	to := netip.AddrPortFrom(netip.MustParseAddr(target), 69)
-	if err := fetch(ctx, conn, to, transfer{blocks: 10, size: blockSize}, never); err != nil { // neighbours, caches
+	if _, err := fetch(ctx, conn, to, transfer{blocks: 10, size: blockSize}, never); err != nil { // neighbours, caches
 		return nil, err
 	}
 	before := p.CPU()
 	start := time.Now()
-	if err := fetch(ctx, conn, to, t, never); err != nil {
+	if _, err := fetch(ctx, conn, to, t, never); err != nil {
 		return nil, err
 	}
 	elapsed := time.Since(start)
@@ -206,25 +212,23 @@ func measureBlocks(ctx context.Context, n *site, target string, p *process.Proce
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
 func measureRack(ctx context.Context, n *site, target string, _ *process.Process) (rounds.Sample, error) {
-	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{blocks: rackBlocks, size: blockSize}, 0.01)
+	completed, _, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{blocks: rackBlocks, size: blockSize}, 0.01)
 	return rounds.Sample{"completed_pct": 100 * float64(completed) / rack, "seconds": seconds}, err
 }
 
-// measureLoaders is a rack that loads a boot loader at once: the processor time of a block.
-func measureLoaders(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
-	return measureWindows(ctx, n, target, p, 1)
-}
-
-// measureFour is measureLoaders of clients that ask for windows of four blocks, as edk2 does.
-func measureFour(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
-	return measureWindows(ctx, n, target, p, 4)
+// loadersOf is a rack that loads a boot loader at once, by clients that ask for windows of so many blocks: 4 are
+// edk2's. It gives the processor time of a block, and the window that the server agreed to.
+func loadersOf(window int) measurement {
+	return func(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
+		return measureWindows(ctx, n, target, p, window)
+	}
 }
 
 func measureWindows(ctx context.Context, n *site, target string, p *process.Process, window int) (
 	rounds.Sample, error) {
 	before := p.CPU()
 	t := transfer{loader/bigBlock + 1, bigBlock, window}
-	completed, seconds, err := fetchAtOnce(ctx, n, target, loaders, t, 0)
+	completed, agreed, seconds, err := fetchAtOnce(ctx, n, target, loaders, t, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -232,19 +236,20 @@ func measureWindows(ctx context.Context, n *site, target string, p *process.Proc
 		return nil, fmt.Errorf("failed to load: %d of %d clients have the file", completed, loaders)
 	}
 	after := p.CPU()
-	s := rounds.Sample{"seconds": seconds}
+	s := rounds.Sample{"seconds": seconds, "window": float64(agreed)}
 	if p != nil {
 		s["cpu_us_per_block"] = (after - before) * 1e6 / float64(loaders*t.blocks)
 	}
 	return s, nil
 }
 
-// fetchAtOnce has clients load a file at once, each of which loses a part of its datagrams in either direction.
+// fetchAtOnce has clients load a file at once, each of which loses a part of its datagrams in either direction. Agreed
+// is the window of one of them.
 func fetchAtOnce(ctx context.Context, n *site, target string, clients int, t transfer, loss float64) (
-	completed int64, seconds float64, err error) {
+	completed, agreed int64, seconds float64, err error) {
 	stop, err := startServer(n, t)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, rackLimit)
@@ -253,21 +258,22 @@ func fetchAtOnce(ctx context.Context, n *site, target string, clients int, t tra
 	conns := make([]*net.UDPConn, clients)
 	for i := range conns {
 		if conns[i], err = listenUDP(n.client, clientIP(i), 0); err != nil {
-			return 0, 0, err
+			return 0, 0, 0, err
 		}
 		defer conns[i].Close()
 	}
-	var done atomic.Int64
+	var done, window atomic.Int64
 	var booting sync.WaitGroup
 	start := time.Now()
 	for i, conn := range conns {
 		booting.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
-			if fetch(ctx, conn, to, t, func() bool { return r.Float64() < loss }) == nil {
+			if own, err := fetch(ctx, conn, to, t, func() bool { return r.Float64() < loss }); err == nil {
 				done.Add(1)
+				window.Store(int64(own))
 			}
 		})
 	}
 	booting.Wait()
-	return done.Load(), time.Since(start).Seconds(), nil
+	return done.Load(), window.Load(), time.Since(start).Seconds(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 
 	"github.com/tinkerbell/stack/test/e2e/attack"
+	"github.com/tinkerbell/stack/test/e2e/bench/peers"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
@@ -92,11 +93,19 @@ func (b *bench) start(ctx context.Context, name string) (c *candidate, err error
 	}()
 	file, text := b.site.path(name+".conf"), ourRoutes
 	path, args := b.Proxy, []string(nil)
-	if name == nginx {
+	switch name {
+	case nginx:
 		if path, err = process.Find("nginx"); err != nil {
 			return c, fmt.Errorf("failed to find nginx (Debian: nginx-light): %w", rounds.ErrLeftOut)
 		}
 		text, args = nginxConf, []string{"-c", file, "-p", b.site.dir}
+	case nginxNow:
+		now, err := peers.Find(ctx, "nginx", "nginx")
+		if err != nil {
+			return c, fmt.Errorf("%w: %w", err, rounds.ErrLeftOut)
+		}
+		command := now.Command("-c", file, "-p", b.site.dir)
+		path, args, text = command[0], command[1:], peers.Tuned(nginxConf)
 	}
 	if err := os.WriteFile(file, fmt.Appendf(nil, text, b.site.dir), 0o600); err != nil {
 		return c, err

@@ -32,6 +32,7 @@ const (
 	ours      = "ours"
 	oursChart = "ours-chart" // with the chart's limit of memory, in a cgroup
 	nginx     = "nginx"
+	nginxNow  = "nginx-1.26" // with the kernel's TLS where this machine has it, see [peers.KernelTLS]
 	// alone is the verifying of a signature by crypto/ecdsa and nothing else: a check cannot cost less.
 	alone = "signature-alone"
 )
@@ -43,7 +44,7 @@ type bench struct {
 }
 
 func (b *bench) cases() []rounds.Case {
-	all := []string{ours, oursChart, nginx}
+	all := []string{ours, oursChart, nginx, nginxNow}
 	return []rounds.Case{
 		{
 			Name:       "file-bulk",

@@ -218,7 +218,7 @@ func (a *api) prepare(ctx context.Context, nodes []*node) error {
 	}
 	for _, node := range nodes {
 		addresses := []object{
-			{"type": "InternalIP", "address": fmt.Sprintf("192.0.2.%d", node0+node.number)},
+			{"type": "InternalIP", "address": node.address()},
 			{"type": "InternalIP", "address": fmt.Sprintf("2001:db8::%d", node0+node.number)},
 		}
 		err := a.do(ctx, http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": node.name}})

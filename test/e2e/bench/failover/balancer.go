@@ -21,6 +21,10 @@ type Balancer struct {
 	ready func(ctx context.Context, n *node) error
 	// service is that for an address: its first one is of the site's first address.
 	service func(s *Site, number int) object
+	// prepare gives the API what the balancer needs. By default that is nothing.
+	prepare func(ctx context.Context, s *Site) error
+	// silent says that nobody answers echo requests to the addresses.
+	silent bool
 	// tells says that it writes the status of Services, without which kube-proxy forwards nothing.
 	tells bool
 }

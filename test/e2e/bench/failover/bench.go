@@ -13,7 +13,7 @@ import (
 
 // Options are what a bench needs.
 type Options struct {
-	// Balancer is stack-lb or keepalived.
+	// Balancer is stack-lb, keepalived or metallb.
 	Balancer string
 	// StackLB is the program, and Older one of before; an empty one is none.
 	StackLB, Older   string
@@ -58,7 +58,9 @@ func (o Options) Plan() []Options {
 			one.Cases = append(slices.Clone(gone), "steady")
 		}))
 	}
-	return plan
+	return append(plan, part(func(one *Options) {
+		one.Balancer, one.Repeats, one.Cases = "metallb", min(o.Repeats, some), append(slices.Clone(gone), "steady")
+	}))
 }
 
 // Short are stack-lb's settings with the shortest lease.
@@ -105,6 +107,8 @@ func (o Options) balancer() (b Balancer, candidate string, err error) {
 		b = StackLB(o.StackLB, settings...)
 	case "keepalived":
 		b, err = Keepalived()
+	case "metallb":
+		b, err = MetalLB()
 	default:
 		err = fmt.Errorf("there is no balancer %q", o.Balancer)
 	}

@@ -67,6 +67,9 @@ func newNode(sw *host, number int) (n *node, err error) {
 	return n, nil
 }
 
+// address is the node's, on the switch.
+func (n *node) address() string { return fmt.Sprintf("192.0.2.%d", node0+n.number) }
+
 // startProxy starts kube-proxy.
 func (n *node) startProxy(ctx context.Context, dir, program, mode string) (err error) {
 	n.proxy, err = n.start(ctx, dir, n.name+"-kube-proxy", nil, nil, program, "--ipvs-strict-arp",

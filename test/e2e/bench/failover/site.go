@@ -92,6 +92,11 @@ func NewSite(ctx context.Context, dir string, setup Setup) (s *Site, err error) 
 	if err := s.api.prepare(ctx, s.nodes); err != nil {
 		return s, err
 	}
+	if s.balancer.prepare != nil {
+		if err := s.balancer.prepare(ctx, s); err != nil {
+			return s, fmt.Errorf("failed to prepare %s: %w", s.balancer.name, err)
+		}
+	}
 	for _, n := range s.nodes {
 		if err := errors.Join(n.startProxy(ctx, dir, programs.proxy, setup.Proxy), s.startLB(ctx, n)); err != nil {
 			return s, err
@@ -198,7 +203,7 @@ func (s *Site) answers(from time.Time) bool {
 			return false
 		}
 	}
-	return s.look.answers(from, s.proxy != "ipvs")
+	return s.look.answers(from, s.proxy != "ipvs" && !s.balancer.silent)
 }
 
 // owner is the node that has most addresses.

@@ -38,26 +38,26 @@ type bench struct {
 // measurement is of one candidate, which runs.
 type measurement func(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error)
 
-var httpCandidates = []string{ours, oursChart, nginxChart, nginxTuned, haproxy}
+var httpCandidates = []string{ours, oursChart, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow}
 
 func (b *bench) cases() []rounds.Case {
 	return []rounds.Case{
 		{
 			Name:       "tcp-bulk",
 			Units:      map[string]string{"cpu_s_per_gib": "s/GiB", "gbit_per_s": "Gbit/s"},
-			Candidates: []string{ours, oursChart, stackLB, nginxTuned, haproxy},
+			Candidates: []string{ours, oursChart, stackLB, nginxTuned, nginxNow, haproxy, haproxyNow},
 			Measure:    b.of(measureBulk),
 		},
 		{
 			Name:       "tcp-connect",
 			Units:      map[string]string{"conns_per_s": "1/s", "cpu_us_per_conn": "us"},
-			Candidates: []string{ours, oursChart, stackLB, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, stackLB, nginxTuned, nginxNow, haproxy, haproxyNow, direct},
 			Measure:    b.of(measureConnect),
 		},
 		{
 			Name:       "http-small",
 			Units:      map[string]string{"req_per_s": "1/s", "req_per_cpu_s": "1/s"},
-			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow, direct},
 			Measure:    b.of(measureSmall),
 		},
 		{
@@ -65,7 +65,7 @@ func (b *bench) cases() []rounds.Case {
 			Units: map[string]string{
 				"p50_us": "us", "p99_us": "us", "added_p50_us": "us", "added_p99_us": "us", "cpu_pct": "%",
 			},
-			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow, direct},
 			Measure:    b.of(measureRate),
 			Settle:     subtractDirect,
 		},
@@ -74,22 +74,22 @@ func (b *bench) cases() []rounds.Case {
 		b.visits("http10-kept", asking(visit{requests: repeat(get10, 500)}), httpCandidates...),
 		b.visits("post-once", asking(visit{requests: []string{post}}), httpCandidates...),
 		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}),
-			ours, oursChart, nginxChart, nginxTuned),
-		b.visits("clients-100", machines(100), ours, nginxChart, nginxTuned, haproxy),
-		b.visits("clients-1000", machines(1000), ours, nginxChart, nginxTuned, haproxy),
+			ours, oursChart, nginxChart, nginxTuned, nginxNow),
+		b.visits("clients-100", machines(100), ours, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow),
+		b.visits("clients-1000", machines(1000), ours, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow),
 		{
 			Name: "out-of-turn",
 			Units: map[string]string{
 				"foreign_answers": "1", "own_earlier_answers": "1", "failed_requests": "1", "requests": "1",
 				"second_answers": "1", "backend_connections": "1",
 			},
-			Candidates: []string{ours, nginxChart, nginxTuned, haproxy},
+			Candidates: []string{ours, nginxChart, nginxTuned, nginxNow, haproxy, haproxyNow},
 			Measure:    b.measureOutOfTurn,
 		},
 		{
 			Name:       "idle-10000",
 			Units:      map[string]string{"kib_per_conn": "KiB", "kernel_kib_per_conn": "KiB", "connections": "1"},
-			Candidates: []string{ours, nginxTuned, haproxy},
+			Candidates: []string{ours, nginxTuned, nginxNow, haproxy, haproxyNow},
 			Measure:    b.of(measureIdle),
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/test/e2e/attack"
+	"github.com/tinkerbell/stack/test/e2e/bench/peers"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
@@ -24,7 +25,9 @@ const (
 	stackLB    = "stack-lb"   // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
+	nginxNow   = "nginx-1.26"
 	haproxy    = "haproxy"
+	haproxyNow = "haproxy-3.0"
 	direct     = "direct"
 )
 
@@ -154,25 +157,16 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		return process.Start(ctx, forwarder, process.Options{Name: name, Ready: process.Listens(c.tcp)})
 	}
 	file := filepath.Join(c.dir, "conf")
-	path, text, args := b.Proxy, "", []string(nil)
+	var path, text string
+	var args []string
 	switch name {
 	case ours, oursBoots, oursChart:
+		path = b.Proxy
 		text = fmt.Sprintf(ourRoutes, b.backends.files)
 	default:
-		program := "nginx"
-		args = []string{"-c", file, "-p", c.dir}
-		switch name {
-		case nginxChart:
-			text = fmt.Sprintf(nginxChartConf, c.dir, b.backends.files)
-		case nginxTuned:
-			text = fmt.Sprintf(nginxTunedConf, c.dir, loadStream(), descriptors(), b.backends.files)
-		case haproxy:
-			program, args = "haproxy", []string{"-f", file, "-db"}
-			text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
-		}
 		var err error
-		if path, err = process.Find(program); err != nil {
-			return nil, fmt.Errorf("failed to find %s for %s: %w", program, name, rounds.ErrLeftOut)
+		if path, args, text, err = c.peer(ctx, b, name, file); err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", name, err, rounds.ErrLeftOut)
 		}
 	}
 	text = strings.ReplaceAll(text, httpBackend, backend)
@@ -199,6 +193,50 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	}})
 }
 
+// peer is the command line of another program, and its configuration.
+func (c *candidate) peer(ctx context.Context, b *bench, name, file string) (
+	path string, args []string, text string, err error,
+) {
+	program, conf := "nginx", []string{"-c", file, "-p", c.dir}
+	module := "/usr/lib/nginx/modules/ngx_stream_module.so"
+	tuned := func() string {
+		load := ""
+		if _, err := os.Stat(module); err == nil { // which Debian has apart
+			load = "load_module " + module + ";"
+		}
+		return fmt.Sprintf(nginxTunedConf, c.dir, load, descriptors(), b.backends.files)
+	}
+	switch name {
+	case nginxChart:
+		text = fmt.Sprintf(nginxChartConf, c.dir, b.backends.files)
+	case nginxTuned:
+		text = tuned()
+	case nginxNow:
+		now, err := peers.Find(ctx, "libnginx-mod-stream", "nginx")
+		if err == nil {
+			module, err = now.File("usr/lib/nginx/modules/ngx_stream_module.so")
+		}
+		if err != nil {
+			return "", nil, "", err
+		}
+		command := now.Command(conf...)
+		return command[0], command[1:], peers.Tuned(tuned()), nil
+	case haproxy, haproxyNow:
+		program, conf = "haproxy", []string{"-f", file, "-db"}
+		text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
+		if name == haproxyNow {
+			now, err := peers.Find(ctx, "haproxy", "haproxy")
+			if err != nil {
+				return "", nil, "", err
+			}
+			command := now.Command(conf...)
+			return command[0], command[1:], text, nil
+		}
+	}
+	path, err = process.Find(program)
+	return path, conf, text, err
+}
+
 // addToLoopback puts the address of an address and port on the loopback.
 func addToLoopback(at string) error {
 	host, _, err := net.SplitHostPort(at)
@@ -214,15 +252,6 @@ func addToLoopback(at string) error {
 		return fmt.Errorf("failed to put %s on loopback: %w", host, err)
 	}
 	return nil
-}
-
-// loadStream has nginx load its stream module, which Debian has apart.
-func loadStream() string {
-	const module = "/usr/lib/nginx/modules/ngx_stream_module.so"
-	if _, err := os.Stat(module); err != nil {
-		return ""
-	}
-	return "load_module " + module + ";"
 }
 
 func (c *candidate) stop() {

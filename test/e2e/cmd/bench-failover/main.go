@@ -19,7 +19,7 @@ func main() { program.Main("bench-failover", run) }
 
 func run(ctx context.Context) error {
 	o := failover.Options{Log: os.Stderr}
-	flag.StringVar(&o.Balancer, "balancer", "stack-lb", "stack-lb or keepalived")
+	flag.StringVar(&o.Balancer, "balancer", "stack-lb", "stack-lb, keepalived or metallb")
 	flag.StringVar(&o.StackLB, "lb", "build/bin/stack-lb", "the stack-lb executable")
 	flag.StringVar(&o.Older, "older", "", "a stack-lb of before, for the case two-versions")
 	flag.IntVar(&o.Nodes, "nodes", 3, "nodes")
