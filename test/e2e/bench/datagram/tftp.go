@@ -114,7 +114,9 @@ func startServer(n *site, t transfer) (stop func(), err error) {
 // retry.
 //
 // The server may answer from a port of the transfer (RFC 1350 section 4).
-func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) (window int, err error) {
+func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) (
+	window int, err error,
+) {
 	packet := t.request()
 	buf := make([]byte, 1500)
 	send := func() error {
