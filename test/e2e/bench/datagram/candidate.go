@@ -142,7 +142,7 @@ func (c *candidate) server(ctx context.Context, name string) (*exec.Cmd, error) 
 		"--enable-tftp", "--tftp-root=" + dir, "--tftp-max=1000", "--quiet-tftp",
 	}
 	if name == dnsmasqNow {
-		now, err := peers.Find(ctx, "dnsmasq-base", "dnsmasq")
+		now, err := peers.Find(ctx, "dnsmasq")
 		if err != nil {
 			return nil, err
 		}

@@ -100,7 +100,7 @@ func (b *bench) start(ctx context.Context, name string) (c *candidate, err error
 		}
 		text, args = nginxConf, []string{"-c", file, "-p", b.site.dir}
 	case nginxNow:
-		now, err := peers.Find(ctx, "nginx", "nginx")
+		now, err := peers.Find(ctx, "nginx")
 		if err != nil {
 			return c, fmt.Errorf("%w: %w", err, rounds.ErrLeftOut)
 		}

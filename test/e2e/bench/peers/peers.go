@@ -15,15 +15,20 @@ import (
 // release is Debian 13, with nginx 1.26, HAProxy 3.0 and dnsmasq 2.91.
 const release = "trixie"
 
+// packages have the programs, or need the package that has them.
+var packages = map[string]string{"nginx": "libnginx-mod-stream", "haproxy": "haproxy", "dnsmasq": "dnsmasq-base"}
+
 // Program is one that runs with the libraries of its release.
 type Program struct {
 	dir  string
 	path string
 }
 
-// Find unpacks a package with what it needs, where that is not in the user's cache yet, and finds a program in it.
-func Find(ctx context.Context, pkg, program string) (Program, error) {
-	dir, err := kernel.Unpack(ctx, kernel.Package{Name: pkg, Release: release, Whole: true}, func(string, ...any) {})
+// Find unpacks a program with what it needs, where that is not in the user's cache yet. In a network namespace of its own
+// a bench finds only what it has unpacked before.
+func Find(ctx context.Context, program string) (Program, error) {
+	pkg := kernel.Package{Name: packages[program], Release: release, Whole: true}
+	dir, err := kernel.Unpack(ctx, pkg, func(string, ...any) {})
 	p := Program{dir: dir}
 	if err == nil {
 		p.path, err = p.File("usr/sbin/" + program)

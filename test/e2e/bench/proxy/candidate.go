@@ -212,7 +212,7 @@ func (c *candidate) peer(ctx context.Context, b *bench, name, file string) (
 	case nginxTuned:
 		text = tuned()
 	case nginxNow:
-		now, err := peers.Find(ctx, "libnginx-mod-stream", "nginx")
+		now, err := peers.Find(ctx, "nginx")
 		if err == nil {
 			module, err = now.File("usr/lib/nginx/modules/ngx_stream_module.so")
 		}
@@ -225,7 +225,7 @@ func (c *candidate) peer(ctx context.Context, b *bench, name, file string) (
 		program, conf = "haproxy", []string{"-f", file, "-db"}
 		text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
 		if name == haproxyNow {
-			now, err := peers.Find(ctx, "haproxy", "haproxy")
+			now, err := peers.Find(ctx, "haproxy")
 			if err != nil {
 				return "", nil, "", err
 			}

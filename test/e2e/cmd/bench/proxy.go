@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/bench/peers"
 	"github.com/tinkerbell/stack/test/e2e/bench/proxy"
 	"github.com/tinkerbell/stack/test/e2e/network"
 )
@@ -20,6 +21,8 @@ func measureProxy(ctx context.Context, f *flags, args []string) error {
 	f.cases(&o.Cases, proxy.CaseNames())
 	f.rows("build/bench/proxy.json")
 	_ = f.Parse(args)
+	_, _ = peers.Find(ctx, "nginx")   // what cannot be had is left out
+	_, _ = peers.Find(ctx, "haproxy") // what cannot be had is left out
 	if done, err := network.Enter(ctx); done || err != nil {
 		return err
 	}
