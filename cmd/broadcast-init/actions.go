@@ -15,16 +15,11 @@ import (
 
 // ensure makes the listeners, once or for ever.
 func ensure(c config, logger *slog.Logger) error {
-	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
+	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID})
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	if c.RemoveLeftovers {
-		if err := removeLeftovers(host, logger); err != nil {
-			return err
-		}
-	}
 	keeper := &hostlink.Keeper{Host: host, Specs: c.specs(), Logger: logger, Wait: c.Wait, AwaitTraffic: c.Hear}
 	if c.Watch {
 		return daemon.Run(context.Background(), daemon.Options{Logger: logger, Tasks: []daemon.Task{keeper}})
@@ -36,16 +31,11 @@ func ensure(c config, logger *slog.Logger) error {
 
 // plan prints what ensure would do.
 func plan(c config, stdout io.Writer) error {
-	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
+	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID})
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	if c.RemoveLeftovers {
-		if err := planLeftovers(host, stdout); err != nil {
-			return err
-		}
-	}
 	var faults []error
 	for _, spec := range c.specs() {
 		plan, err := host.Plan(spec)
@@ -70,36 +60,6 @@ func remove(c config, logger *slog.Logger, dryRun bool, stdout io.Writer) error 
 		} else {
 			logger.Info("listener removed", "listener", name)
 		}
-	}
-	if err != nil || !c.RemoveLeftovers {
-		return err
-	}
-	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	if dryRun {
-		return planLeftovers(host, stdout)
-	}
-	return removeLeftovers(host, logger)
-}
-
-func planLeftovers(host *hostlink.Host, stdout io.Writer) error {
-	found, err := host.Leftovers()
-	for _, link := range found {
-		fmt.Fprintf(stdout, "remove leftover %s (%s) from the node\n", link.Name, link.Kind)
-	}
-	return err
-}
-
-func removeLeftovers(host *hostlink.Host, logger *slog.Logger) error {
-	found, err := host.Leftovers()
-	for _, link := range found {
-		if err := host.RemoveLeftover(link); err != nil {
-			return err
-		}
-		logger.Info("leftover removed from node", "interface", link.Name, "kind", link.Kind)
 	}
 	return err
 }

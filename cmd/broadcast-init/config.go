@@ -26,10 +26,7 @@ type config struct {
 	Wait     time.Duration `default:"30s" desc:"how long to wait for a parent that is missing, down, or still in use"`
 	Hear     time.Duration `default:"3s" desc:"how long a new listener may go without a DHCP request before a warning; 0s: any time"`
 	Watch    bool          `default:"false" desc:"stay, and make the listeners again after their parents went and came back"`
-
-	RemoveLeftovers bool   `split_words:"true" default:"false" desc:"remove what the former relay's script left on the node"`
-	HostPID         int    `split_words:"true" default:"1" desc:"a process in the node's network namespace"`
-	HostProc        string `split_words:"true" default:"/proc" desc:"where procfs is mounted"`
+	HostPID  int           `split_words:"true" default:"1" desc:"a process in the node's network namespace"`
 }
 
 // macMode is where a macvlan's MAC address comes from.
@@ -48,6 +45,14 @@ func (m *macMode) UnmarshalText(text []byte) error {
 		return nil
 	default:
 		return fmt.Errorf("%q is neither random nor stable", text)
+	}
+}
+
+// Removed implements the check of pkg/daemon.
+func (c *config) Removed() map[string]string {
+	return map[string]string{
+		"REMOVE_LEFTOVERS": "ip link del on the node removes what a former relay left there, where an error names it",
+		"HOST_PROC":        "procfs is at /proc",
 	}
 }
 

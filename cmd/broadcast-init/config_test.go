@@ -113,7 +113,7 @@ func TestHelpNamesEverySetting(t *testing.T) {
 	}
 	for _, word := range []string{
 		"-dry-run", "-clean", "-version", "PARENT", "LISTENER", "KIND", "MAC", "NODE_NAME", "POD_NAME", "WAIT", "HEAR",
-		"WATCH", "REMOVE_LEFTOVERS", "HOST_PID", "HOST_PROC", "LOG_LEVEL", "NET_ADMIN",
+		"WATCH", "HOST_PID", "LOG_LEVEL", "NET_ADMIN",
 	} {
 		if !strings.Contains(stdout.String(), word) {
 			t.Errorf("want %s in:\n%s", word, stdout.String())

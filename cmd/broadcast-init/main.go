@@ -21,7 +21,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	dryRun := flags.Bool("dry-run", false, "print what would be done, and do nothing")
-	clean := flags.Bool("clean", false, "remove every listener from the pod (and leftovers, if those are to be removed)")
+	clean := flags.Bool("clean", false, "remove every listener from the pod")
 	program := daemon.Program{
 		Name: "broadcast-init", Prefix: prefix, Config: &c, Flags: flags, Notes: notes,
 		Summary: "make an interface in this pod that receives the broadcasts of the node's network",

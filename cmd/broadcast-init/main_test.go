@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
@@ -185,12 +184,11 @@ func TestFailures(t *testing.T) {
 		cause string
 		text  string
 	}{
-		"no such interface":    {[]string{"BROADCAST_INIT_PARENT=eth9"}, "no_parent", `no interface of the node is "eth9"`},
-		"no default route":     {nil, "no_default_route", "name the interface of the provisioning network"},
-		"not Ethernet":         {[]string{"BROADCAST_INIT_PARENT=lo"}, "not_ethernet", "not an Ethernet interface"},
-		"no such process":      {[]string{"BROADCAST_INIT_HOST_PID=4194305"}, "no_process", "hostPID: true"},
-		"own process":          {[]string{"BROADCAST_INIT_HOST_PID=self"}, "", "BROADCAST_INIT_HOST_PID"},
-		"no process directory": {[]string{"BROADCAST_INIT_HOST_PROC=/nowhere"}, "no_process", "/nowhere"},
+		"no such interface": {[]string{"BROADCAST_INIT_PARENT=eth9"}, "no_parent", `no interface of the node is "eth9"`},
+		"no default route":  {nil, "no_default_route", "name the interface of the provisioning network"},
+		"not Ethernet":      {[]string{"BROADCAST_INIT_PARENT=lo"}, "not_ethernet", "not an Ethernet interface"},
+		"no such process":   {[]string{"BROADCAST_INIT_HOST_PID=4194305"}, "no_process", "hostPID: true"},
+		"own process":       {[]string{"BROADCAST_INIT_HOST_PID=self"}, "", "BROADCAST_INIT_HOST_PID"},
 		"second of several": {
 			[]string{"BROADCAST_INIT_PARENT=prov0,eth9", "BROADCAST_INIT_LISTENER=a0,b0"}, "no_parent", "listener b0: ",
 		},
@@ -241,29 +239,19 @@ func TestSameNamespace(t *testing.T) {
 
 func TestDryRunAndClean(t *testing.T) {
 	n := newNode(t)
-	index := n.host.Link(t, "prov0").Attrs().Index
-	leftover := &netlink.Macvlan{
-		LinkAttrs: netlink.LinkAttrs{Name: "macvlan0", ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE,
-	}
-	if err := n.host.Links().LinkAdd(leftover); err != nil {
-		t.Fatal(err)
-	}
-	env := []string{
-		"BROADCAST_INIT_PARENT=prov0", "BROADCAST_INIT_HEAR=0s", "BROADCAST_INIT_REMOVE_LEFTOVERS=true",
-	}
+	env := []string{"BROADCAST_INIT_PARENT=prov0", "BROADCAST_INIT_HEAR=0s"}
 	steps := []struct {
 		args   []string
 		stdout string
 		events []string
 		pod    int // links in the pod, lo among them
-		node   int // links on the node: lo, prov0 and the leftover
+		node   int // links on the node: lo and prov0
 	}{
 		{
-			args: []string{"--dry-run"}, pod: 1, node: 3,
-			stdout: "remove leftover macvlan0 (macvlan) from the node\n" +
-				"create listener macvlan0: macvlan on prov0 (chosen by name), MTU 1500\n",
+			args: []string{"--dry-run"}, pod: 1, node: 2,
+			stdout: "create listener macvlan0: macvlan on prov0 (chosen by name), MTU 1500\n",
 		},
-		{events: []string{"leftover removed from node", "listener ready"}, pod: 2, node: 2},
+		{events: []string{"listener ready"}, pod: 2, node: 2},
 		{
 			args: []string{"--dry-run"}, pod: 2, node: 2,
 			stdout: "keep listener macvlan0: macvlan on prov0 (chosen by name), MTU 1500\n",

@@ -456,7 +456,7 @@ func TestCapabilities6(t *testing.T) {
 			}
 			env := []string{"SERVERS=", "DHCPV6_ENABLED=true", "DHCPV6_SERVERS=" + serverIP6.String()}
 			if strings.HasPrefix(name, "no listener") {
-				env = append(env, "LISTEN_BROADCAST=false")
+				env = append(env, "LISTENERS=none")
 			}
 			p := l.startWith(t, test.how, env...)
 			if test.fails == "" {

@@ -172,8 +172,8 @@ func TestUpstreamInterfaceGivesGiaddr(t *testing.T) {
 	l := newLab(t)
 	l.pod.Addr(t, "eth0", "10.244.0.30/24")
 	for _, test := range []struct{ env, want string }{
-		{"UPSTREAM_INTERFACE=eth0", podIP.String()},
-		{"UPSTREAM_ADDRESS=10.244.0.30", "10.244.0.30"},
+		{"UPSTREAM=eth0", podIP.String()},
+		{"UPSTREAM=10.244.0.30", "10.244.0.30"},
 	} {
 		p := l.start(t, test.env)
 		p.waitReady(t)
@@ -186,11 +186,11 @@ func TestUpstreamInterfaceGivesGiaddr(t *testing.T) {
 		_ = p.Process.Signal(unix.SIGTERM)
 		<-p.done
 	}
-	p := l.start(t, "UPSTREAM_INTERFACE=nope0")
+	p := l.start(t, "UPSTREAM=nope0")
 	p.waitNotReady(t, "no upstream interface nope0 here")
 	_ = p.Process.Signal(unix.SIGTERM)
 	<-p.done
-	p = l.start(t, "UPSTREAM_ADDRESS=10.244.0.31")
+	p = l.start(t, "UPSTREAM=10.244.0.31")
 	p.waitNotReady(t, "upstream address 10.244.0.31 is on no interface here")
 }
 
@@ -243,7 +243,7 @@ func TestGiaddrThatTheServerCannotReach(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.pod.Addr(t, "macvlan0", "192.0.2.9/24")
-	p := l.start(t, "UPSTREAM_ADDRESS=192.0.2.9")
+	p := l.start(t, "UPSTREAM=192.0.2.9")
 	p.waitReady(t)
 	testwait.Until(t, "the warning", func() bool {
 		return strings.Contains(p.log.String(), "server may be unable to reach giaddr")

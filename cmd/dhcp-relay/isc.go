@@ -13,10 +13,10 @@ var iscFlags = map[string]struct {
 	to  string // the value, where none follows
 }{
 	"-id": {set: "LISTENERS"},
-	"-iu": {set: "UPSTREAM_INTERFACE"},
+	"-iu": {set: "UPSTREAM"},
 	// dhcrelay makes this interface's address giaddr, and turns option 82 on with the client side's address in link
 	// selection. Here that part is left out where the listener has no address that others know.
-	"-U": {set: "UPSTREAM_INTERFACE"},
+	"-U": {set: "UPSTREAM"},
 	"-m": {set: "PRESENT_GIADDR_ACTION"},
 	"-c": {set: "MAX_HOPS"},
 	"-a": {set: "AGENT_OPTIONS", to: "circuit-id"},

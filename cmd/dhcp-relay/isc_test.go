@@ -17,7 +17,7 @@ func TestISCArguments(t *testing.T) {
 			args: "-m forward -c 10 -id macvlan0 -iu eth0 -U eth0 smee.tink-system.svc.cluster.local.",
 			want: map[string]string{
 				"PRESENT_GIADDR_ACTION": "forward", "MAX_HOPS": "10", "LISTENERS": "macvlan0",
-				"UPSTREAM_INTERFACE": "eth0", "AGENT_OPTIONS": "circuit-id,link-selection",
+				"UPSTREAM": "eth0", "AGENT_OPTIONS": "circuit-id,link-selection",
 				"SERVERS": "smee.tink-system.svc.cluster.local.",
 			},
 		},

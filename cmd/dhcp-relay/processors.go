@@ -6,10 +6,7 @@ const mostProcessors = 8
 // processors is how many threads may run Go code at once (GOMAXPROCS): one for each socket that packets are read from,
 // which waits in the kernel while they come often (socket.Socket.Pump), and one for everything else.
 func (s *settings) processors() int {
-	sockets := 1
-	if s.ListenBroadcast {
-		sockets += len(s.Listeners)
-	}
+	sockets := 1 + len(s.heard())
 	if s.has4() && s.Dhcpv6Enabled {
 		sockets *= 2
 	}

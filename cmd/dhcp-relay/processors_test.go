@@ -9,10 +9,10 @@ func TestProcessors(t *testing.T) {
 		want     int
 	}{
 		"unicasts only":       {settings: settings{Servers: []string{"smee"}, Listeners: two}, want: 2},
-		"DHCPv4":              {settings: settings{Servers: []string{"smee"}, Listeners: two[:1], ListenBroadcast: true}, want: 3},
-		"DHCPv6":              {settings: settings{Dhcpv6Enabled: true, Listeners: two, ListenBroadcast: true}, want: 4},
-		"both":                {settings: settings{Servers: []string{"smee"}, Dhcpv6Enabled: true, Listeners: two, ListenBroadcast: true}, want: 7},
-		"more than the bound": {settings: settings{Servers: []string{"smee"}, Listeners: make([]listener, 20), ListenBroadcast: true}, want: 8},
+		"DHCPv4":              {settings: settings{Servers: []string{"smee"}, Listeners: two[:1]}, want: 3},
+		"DHCPv6":              {settings: settings{Dhcpv6Enabled: true, Listeners: two}, want: 4},
+		"both":                {settings: settings{Servers: []string{"smee"}, Dhcpv6Enabled: true, Listeners: two}, want: 7},
+		"more than the bound": {settings: settings{Servers: []string{"smee"}, Listeners: make([]listener, 20)}, want: 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := test.settings.processors(); got != test.want {

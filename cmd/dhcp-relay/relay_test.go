@@ -136,7 +136,7 @@ func TestUnicastNeedsNoListener(t *testing.T) {
 	if otherUsers(t) {
 		how = ambient()
 	}
-	p := l.startWith(t, how, "LISTEN_BROADCAST=false")
+	p := l.startWith(t, how, "LISTENERS=none")
 	p.waitReady(t)
 	router := l.listen(t, l.server, netip.AddrPortFrom(serverIP, 6868))
 	renew := discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(clientIP.AsSlice()))

@@ -25,16 +25,14 @@ type settings struct {
 	AdminAddress string        `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`
 	DrainGrace   time.Duration `split_words:"true" default:"0s" desc:"after SIGTERM, how long it relays and is ready as before: as long as the stack-proxy in its pod"`
 
-	Listeners       []listener `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas; name=address gives a link address for option 82"`
-	ListenBroadcast bool       `split_words:"true" default:"true" desc:"false: no listeners, only requests sent to an address of this pod (no NET_RAW)"`
+	Listeners       []listener `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas; name=address gives a link address for option 82; none: only requests sent to an address of this pod (no NET_RAW)"`
 	AlwaysBroadcast bool       `split_words:"true" default:"false" desc:"broadcast every reply, for firmware that does not hear unicasts and does not say so"`
 	ClearGiaddr     bool       `split_words:"true" default:"false" desc:"take giaddr out of replies, for firmware that takes it for a gateway"`
 	SourceAddress   netip.Addr `split_words:"true" desc:"source of replies to the VLAN, such as the service IP; empty: the listener's address, else giaddr"`
 
-	Servers           []string   `desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one; empty: DHCPv6 only"`
-	UpstreamInterface string     `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
-	UpstreamAddress   netip.Addr `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
-	ServersOptional   bool       `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
+	Servers         []string `desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one; empty: DHCPv6 only"`
+	Upstream        string   `desc:"giaddr: an address of this pod that the servers reach, or an interface that has it; empty: the address used towards the server"`
+	ServersOptional bool     `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
 
 	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
 	PresentGiaddrAction relay.Action   `split_words:"true" default:"forward" desc:"a request with giaddr or option 82 already: append, replace, forward, discard"`
@@ -79,26 +77,35 @@ func (s *settings) relays() (all []relay.Config) {
 // relay is what the settings mean for both families.
 func (s *settings) relay() relay.Config {
 	c := relay.Config{
-		UpstreamInterface: s.UpstreamInterface,
-		TrustedRelays:     s.TrustedRelays,
-		TrustedServers:    s.TrustedServers,
-		ServersOptional:   s.ServersOptional,
-		TokenKey:          []byte(s.TokenKey),
-		Limits:            limits,
+		TrustedRelays:   s.TrustedRelays,
+		TrustedServers:  s.TrustedServers,
+		ServersOptional: s.ServersOptional,
+		TokenKey:        []byte(s.TokenKey),
+		Limits:          limits,
 	}
-	if s.ListenBroadcast {
-		for _, l := range s.Listeners {
-			c.Listeners = append(c.Listeners, relay.Listener(l))
-		}
+	if _, err := netip.ParseAddr(s.Upstream); err != nil {
+		c.UpstreamInterface = s.Upstream
+	}
+	for _, l := range s.heard() {
+		c.Listeners = append(c.Listeners, relay.Listener(l))
 	}
 	return c
+}
+
+// heard are the listeners, which may be none.
+func (s *settings) heard() []listener {
+	if len(s.Listeners) == 1 && s.Listeners[0].Name == "none" {
+		return nil
+	}
+	return s.Listeners
 }
 
 // relay4 is what the settings mean for DHCPv4.
 func (s *settings) relay4() relay.Config {
 	c := s.relay()
 	c.Servers = s.Servers
-	c.UpstreamAddress, c.SourceAddress = s.UpstreamAddress, s.SourceAddress
+	c.UpstreamAddress, _ = netip.ParseAddr(s.Upstream)
+	c.SourceAddress = s.SourceAddress
 	c.MaxHops, c.PresentGiaddr, c.TrustedListeners = s.MaxHops, s.PresentGiaddrAction, s.TrustedListeners
 	c.AgentOptions = s.AgentOptions
 	c.ClearGiaddr, c.AlwaysBroadcast = s.ClearGiaddr, s.AlwaysBroadcast
@@ -126,6 +133,9 @@ func (s *settings) Removed() map[string]string {
 		"DHCPV6_OPTIONS":           "a RELAY-FORW has interface-id and the client's MAC address",
 		"DHCPV6_ENTERPRISE_NUMBER": "a RELAY-FORW has interface-id and the client's MAC address",
 		"DHCPV6_UPSTREAM_ADDRESS":  "requests leave from the address used towards the server",
+		"LISTEN_BROADCAST":         prefix + "_LISTENERS=none hears no broadcasts",
+		"UPSTREAM_ADDRESS":         prefix + "_UPSTREAM takes it",
+		"UPSTREAM_INTERFACE":       prefix + "_UPSTREAM takes its name",
 		"TRACE_PACKETS":            "the last 512 packets are kept, which only the pod itself may fetch",
 	}
 }
@@ -170,6 +180,8 @@ func variableOf(field string, ipv6 bool) string {
 		return name
 	case field == "LinkAddresses":
 		return "LISTENERS"
+	case field == "UpstreamAddress" || field == "UpstreamInterface":
+		return "UPSTREAM"
 	}
 	return variable(field)
 }

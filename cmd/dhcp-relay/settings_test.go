@@ -17,7 +17,7 @@ import (
 func TestSettingsNameEveryFault(t *testing.T) {
 	for variable, value := range map[string]string{
 		"SERVERS": "a:0", "MAX_HOPS": "99", "TOKEN_KEY": "short", "PENDING": "1", "TRACE_PACKETS": "-1",
-		"UPSTREAM_ADDRESS": "127.0.0.1", "SOURCE_ADDRESS": "255.255.255.255",
+		"UPSTREAM": "127.0.0.1", "SOURCE_ADDRESS": "255.255.255.255",
 		"LISTENERS": "a,a", "TRUSTED_LISTENERS": "b", "CIRCUIT_ID": "x", "AGENT_OPTIONS": "remote-id,remote-id",
 		"RELAY_ID": "00", "UNHEARD_OF": "1",
 	} {
@@ -29,7 +29,7 @@ func TestSettingsNameEveryFault(t *testing.T) {
 		t.Fatal("got no error")
 	}
 	for _, variable := range []string{
-		"SERVERS", "MAX_HOPS", "TOKEN_KEY", "PENDING", "UPSTREAM_ADDRESS",
+		"SERVERS", "MAX_HOPS", "TOKEN_KEY", "PENDING", "UPSTREAM",
 		"SOURCE_ADDRESS", "LISTENERS", "TRUSTED_LISTENERS", "CIRCUIT_ID", "AGENT_OPTIONS",
 		"TRACE_PACKETS", "RELAY_ID", "UNHEARD_OF",
 	} {

@@ -50,7 +50,6 @@ type client struct {
 	admin string
 	id    string // of the machine: MAC, address or name
 	query url.Values
-	tag   string // of the last answer
 }
 
 func newClient(getenv func(string) string) client {
@@ -98,23 +97,19 @@ func (c *client) path() string {
 	return "/api/v1/boots/" + url.PathEscape(c.id)
 }
 
-// get asks for the machine, or for all, and reports whether the answer is another one than before.
-func (c *client) get(ctx context.Context, answer any) (fresh bool, err error) {
+// get asks for the machine, or for all.
+func (c *client) get(ctx context.Context, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	response, err := c.ask(ctx, http.MethodGet, c.path())
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer response.Body.Close()
-	c.tag = response.Header.Get("ETag")
-	if response.StatusCode == http.StatusNotModified {
-		return false, nil
-	}
 	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
-		return false, fmt.Errorf("failed to read the answer: %w", err)
+		return fmt.Errorf("failed to read the answer: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // ask asks the admin port. The answer's body is to be closed.
@@ -129,12 +124,11 @@ func (c *client) ask(ctx context.Context, method, path string) (*http.Response, 
 		return nil, err
 	}
 	request.URL.RawQuery = c.query.Encode()
-	request.Header.Set("If-None-Match", c.tag)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("failed to ask the admin port at %s: %w", c.admin, err)
 	}
-	if response.StatusCode < http.StatusMultipleChoices || response.StatusCode == http.StatusNotModified {
+	if response.StatusCode < http.StatusMultipleChoices {
 		return response, nil
 	}
 	defer response.Body.Close()

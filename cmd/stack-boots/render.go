@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed" // the templates
 	"io"
-	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
@@ -50,22 +49,4 @@ func render(name string, data any, now time.Time) string {
 	}
 	_ = columns.Flush() // into memory
 	return b.String()
-}
-
-// news are the lines of a text that were not said before; those of this text are in said from then on.
-func news(text string, said map[string]bool) string {
-	var fresh strings.Builder
-	now := map[string]bool{}
-	for line := range strings.Lines(text) {
-		line = strings.Join(strings.Fields(line), " ")
-		now[line] = true
-		if !said[line] {
-			fresh.WriteString(line + "\n")
-		}
-	}
-	clear(said)
-	for line := range now {
-		said[line] = true
-	}
-	return fresh.String()
 }

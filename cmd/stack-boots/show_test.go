@@ -1,20 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 )
@@ -189,77 +187,30 @@ func TestBootsAsJSON(t *testing.T) {
 	}
 }
 
-// Without a terminal, a watch prints what there is and then each change once.
-func TestBootsWatches(t *testing.T) {
-	for name, test := range map[string]struct {
-		args []string
-		want []string
-	}{
-		"all":  {nil, []string{"HEARD", "stuck", "booting", "booting 52:54:00:00:00:01 going 192.0.2.1 ipxe-dhcp"}},
-		"one":  {[]string{"52:54:00:00:00:01"}, []string{"Machine:", "STEP", "ipxe-dhcp ok +2.0 s 0 ms 192.0.2.7", "booting at ipxe-dhcp"}},
-		"json": {[]string{"-o", "json"}, []string{`{"type":"hello"`, `"type":"ready"`, `"at":"ipxe-dhcp"`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := twoMachines()
-			admin := serveBoots(t, f)
-			reader, writer := io.Pipe()
-			defer reader.Close()
-			go func() {
-				var stderr bytes.Buffer
-				run(append([]string{"show", "-w", "-admin", admin}, test.args...), writer, &stderr)
-				_ = writer.CloseWithError(io.EOF)
-			}()
-			var said strings.Builder
-			changed := false
-			for buffer := make([]byte, 4096); len(test.want) > 0; {
-				n, err := reader.Read(buffer)
-				said.Write(buffer[:n])
-				for len(test.want) > 0 && strings.Contains(said.String(), test.want[0]) {
-					test.want = test.want[1:]
-				}
-				if err != nil {
-					break
-				}
-				if !changed && strings.Contains(said.String(), "52:54:00:00:00:01") {
-					changed = true
-					f.put(0, func(m *journal.MachineView) {
-						b := m.Boots[0]
-						at := b.Begin.Add(2 * time.Second)
-						b.At, b.End = journal.IPXEDHCP, at
-						b.Steps = append(b.Steps[:len(b.Steps):len(b.Steps)], journal.StepView{
-							Step: journal.IPXEDHCP, Result: journal.OK, Begin: at, End: at, From: "192.0.2.7",
-						})
-						m.Boots = []journal.BootView{b}
-					})
-				}
+// Events are the API's, each as a line, from those of now on.
+func TestBootsAsEvents(t *testing.T) {
+	f := twoMachines()
+	admin := serveBoots(t, f)
+	reader, writer := io.Pipe()
+	defer reader.Close()
+	go func() {
+		var stderr bytes.Buffer
+		run([]string{"show", "-o", "events", "-admin", admin}, writer, &stderr)
+		_ = writer.CloseWithError(io.EOF)
+	}()
+	lines := bufio.NewScanner(reader)
+	for _, want := range []string{`{"type":"hello"`, `"type":"ready"`, `"at":"ipxe-dhcp"`} {
+		for !strings.Contains(lines.Text(), want) {
+			if !lines.Scan() {
+				t.Fatalf("no line with %s", want)
 			}
-			if len(test.want) > 0 {
-				t.Errorf("no %q in\n%s", test.want[0], said.String())
-			}
-		})
-	}
-}
-
-// In a terminal, ages go on while nothing else changes, which is not sent again.
-func TestBootsWatchTellsTheAgeOfSilence(t *testing.T) {
-	admin := serveBoots(t, twoMachines())
-	var out lockedBuffer
-	c := command{client: newClient(func(string) string { return admin }), stdout: &out, screen: &out}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error)
-	go func() { ended <- c.follow(ctx) }()
-	age := regexp.MustCompile(` 1 m \d\d s `)
-	testwait.Until(t, "the age changes", func() bool {
-		ages := age.FindAllString(out.String(), -1)
-		return len(ages) > 0 && ages[0] != ages[len(ages)-1]
-	})
-	cancel()
-	if err := <-ended; err != nil || !strings.Contains(out.String(), drawAnew) {
-		t.Errorf("%v: %q", err, out.String())
-	}
-	var list page.List
-	if fresh, err := c.get(t.Context(), &list); err != nil || fresh {
-		t.Errorf("%v, asked again: %v", err, fresh)
+		}
+		if strings.Contains(want, "ready") {
+			f.put(0, func(m *journal.MachineView) {
+				b := m.Boots[0]
+				b.At = journal.IPXEDHCP
+				m.Boots = []journal.BootView{b}
+			})
+		}
 	}
 }

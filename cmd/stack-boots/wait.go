@@ -18,6 +18,9 @@ const (
 	waitOver   = 124 // the time is over, as with timeout(1)
 )
 
+// askEvery is how often the program is asked by a command that waits.
+const askEvery = time.Second
+
 // stuckFor is how long a machine has to be stuck by one cause to have failed for those who wait: as long as for the
 // alert StackBootStuck. Many get on by themselves before.
 const stuckFor = 5 * time.Minute
@@ -63,8 +66,7 @@ func (w *waiting) until(ctx context.Context) (said string, err error) {
 	defer ticker.Stop()
 	for {
 		var m journal.MachineView
-		w.tag = "" // causes grow old without any change
-		_, now := w.get(ctx, &m)
+		now := w.get(ctx, &m)
 		if now == nil {
 			if said, now = w.judge(&m, time.Now()); now == nil {
 				return said, nil

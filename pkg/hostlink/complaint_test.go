@@ -31,34 +31,6 @@ func TestComplaint_charts110_CrashLoop(t *testing.T) {
 	n.host.Link(t, "macvlan0") // not ours, and not touched
 }
 
-// TestComplaint_charts110_Leftovers: they go when that is asked for, and only if they are what they seem to be.
-func TestComplaint_charts110_Leftovers(t *testing.T) {
-	n := newNode(t)
-	index := n.host.Link(t, "prov0").Attrs().Index
-	for _, name := range []string{"macvlan0", "macvlan1"} {
-		add(t, n.host, &netlink.Macvlan{
-			LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE,
-		})
-	}
-	add(t, n.host, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "ipvlan0"}})
-	h := n.open(t)
-	found, err := h.Leftovers()
-	if err != nil || len(found) != 1 || found[0].Name != "macvlan0" {
-		t.Fatalf("got %v, %v; want macvlan0", found, err)
-	}
-	for range 2 { // the second time it is gone
-		if err := h.RemoveLeftover(found[0]); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := h.RemoveLeftover(Link{Name: "prov0", Kind: "veth", Index: index}); err == nil {
-		t.Error("got prov0 removed")
-	}
-	if diff := cmp.Diff([]string{"lo", "prov0", "macvlan1", "ipvlan0"}, names(t, n.host)); diff != "" {
-		t.Errorf("links of the node differ (-want +got):\n%s", diff)
-	}
-}
-
 // TestComplaint_charts112_KindChangedInRollingUpdate: the old pod's macvlan is still there when the new pod wants an
 // ipvlan. The kernel's EBUSY is explained, and waited out.
 func TestComplaint_charts112_KindChangedInRollingUpdate(t *testing.T) {

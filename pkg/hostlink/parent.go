@@ -282,12 +282,10 @@ func occupied(parent Link, kind Kind, links []Link) *Fault {
 		if its == kind {
 			continue
 		}
-		do := fmt.Sprintf("remove it from the node (ip link del %s), or set the kind to %s", child.Name, its)
-		if isLeftover(child) {
-			do = fmt.Sprintf("it looks like one that a former relay left behind: have leftovers removed, or %s", do)
-		}
 		return &Fault{
-			Cause: OtherKind, Do: do,
+			Cause: OtherKind,
+			Do: fmt.Sprintf("remove it from the node, where a former relay may have left it (ip link del %s), or set the kind to %s",
+				child.Name, its),
 			What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
 				parent.Name, child.Name, child.Kind, kind),
 		}

@@ -251,9 +251,6 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 {{- $mapped = append $mapped "smee.hostNetwork, smee.deploy -> routes smee-http, smee-tftp and smee-syslog are off: machines ask Smee's own address" -}}
 {{- end -}}
-{{- if $former -}}
-{{- $_ := set $v.broadcast "removeLeftovers" true -}}
-{{- end -}}
 
 {{- /* What has no place any more. */ -}}
 {{- $says := dict

@@ -2,8 +2,6 @@
 // too are read from its table of causes.
 package finding
 
-//go:generate go test . -count=1 -run ^TestFindingsAreDocumented$ -update
-
 import (
 	_ "embed" // the words of the table
 	"fmt"
@@ -34,11 +32,10 @@ func (s Severity) String() string { return severities[s] }
 // MarshalText implements [encoding.TextMarshaler].
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Row is a row of the table: a finding as the documents describe it.
+// Row is a row of the table.
 type Row struct {
 	Name     string
 	Severity Severity
-	Seen     string
 	Remedy   string
 	// By are the findings that explain this one, which is not worth telling beside them.
 	By []string
@@ -74,9 +71,8 @@ var Table = sync.OnceValue(func() []Row {
 		if severity < 0 {
 			panic(fmt.Sprintf("findings.tsv: %q is no severity", cells[1]))
 		}
-		row := Row{
-			Name: cells[0], Severity: Severity(severity), Seen: cells[2], Remedy: cells[3], By: strings.Fields(cells[4]),
-		}
+		// The third cell is for readers of the table: what was seen.
+		row := Row{Name: cells[0], Severity: Severity(severity), Remedy: cells[3], By: strings.Fields(cells[4])}
 		if row.Remedy == ofBoots {
 			row.Remedy = causes[row.Name]
 		}

@@ -1,7 +1,6 @@
 package finding
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,34 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
-
-var update = flag.Bool("update", false, "write the table of findings into docs/reference/stack-doctor.md")
-
-// The table in the document is that of the program.
-func TestFindingsAreDocumented(t *testing.T) {
-	const path, after = "../../../docs/reference/stack-doctor.md", "| finding | severity | what was seen | what to do |\n|---|---|---|---|\n"
-	var rows strings.Builder
-	for _, r := range Table() {
-		rows.WriteString("| <a id=\"" + r.Name + "\"></a>`" + r.Name + "` | " + r.Severity.String() + " | " + r.Seen + " | " +
-			r.Remedy + " |\n")
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, tail, found := strings.Cut(string(text), after)
-	end := strings.Index("\n"+tail, "\n\n")
-	if !found || end < 0 {
-		t.Fatal("the document has no place for the findings")
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(head+after+rows.String()+tail[end:]), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(rows.String(), tail[:end]); diff != "" {
-		t.Errorf("the document differs from the table (go test -update): %s", diff)
-	}
-}
 
 // Every finding that is bad has a remedy, and is explained by such as there are.
 func TestTableIsWhole(t *testing.T) {

@@ -41,7 +41,7 @@ type words struct {
 }
 
 var (
-	words4 = words{"giaddr", "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", "xid or chaddr"}
+	words4 = words{"giaddr", "UPSTREAM", "xid or chaddr"}
 	words6 = words{
 		"upstream_address", "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
 		"peer address, transaction or client identifier",

@@ -82,7 +82,7 @@ func TestServersBehindSwitches(t *testing.T) {
 		"dhcp-relay": func(t *testing.T) lab.Process {
 			return lab.Process{Path: program.ForTest(t, "dhcp-relay"), Env: []string{
 				"DHCP_RELAY_LISTENERS=" + lab.RouterLink, "DHCP_RELAY_AGENT_OPTIONS=circuit-id",
-				"DHCP_RELAY_SERVERS=" + lab.ServiceIP.String(), "DHCP_RELAY_UPSTREAM_ADDRESS=" + lab.RackGatewayIP.String(),
+				"DHCP_RELAY_SERVERS=" + lab.ServiceIP.String(), "DHCP_RELAY_UPSTREAM=" + lab.RackGatewayIP.String(),
 				"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
 			}}
 		},

@@ -19,7 +19,7 @@ const dhcp6Service = "dhcp6"
 // relayEnv is the environment of dhcp-relay.
 func (l *Lab) relayEnv() []string {
 	env := []string{
-		"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
+		"DHCP_RELAY_UPSTREAM=eth0",
 		"DHCP_RELAY_BOOTS_ADDRESS=" + bootsSocket,
 	}
 	if l.opts.IPv6 {

@@ -51,7 +51,6 @@ func TestSparseFormerValuesKeepTheFormerDefaults(t *testing.T) {
 			for _, want := range []struct{ container, name, value string }{
 				{"dhcp-relay", "DHCP_RELAY_MAX_HOPS", "10"},
 				{"broadcast-init", "BROADCAST_INIT_PARENT", test.parent},
-				{"broadcast-init", "BROADCAST_INIT_REMOVE_LEFTOVERS", "true"},
 				{"stack-proxy", "STACK_PROXY_ARTIFACTS_FILE", "/etc/stack-proxy/artifacts.yaml"},
 			} {
 				if got := variable(&deployment, want.container, want.name); got != want.value {

@@ -12,7 +12,6 @@ import (
 var withoutValue = map[string]string{
 	"BROADCAST_INIT_ADDRESS":      "the relay hears by packet sockets",
 	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
-	"BROADCAST_INIT_HOST_PROC":    "for tests",
 	"STACK_PROXY_PRESET":          "the chart writes the routes file",
 	"STACK_PROXY_TINKERBELL":      "likewise: backends",
 	"STACK_PROXY_TRUSTED_PROXIES": "likewise: trustedProxies",
