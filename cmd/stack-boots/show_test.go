@@ -128,7 +128,7 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 		"unknown":     {[]string{"02:00:00:00:00:09"}, exitUnheard, []string{"nothing was heard of this machine"}, nil},
 		"no state":    {[]string{"-state", "dead"}, 1, []string{`state "dead": none of`}, nil},
 		"two":         {[]string{"a", "b"}, 2, []string{"one machine at most"}, nil},
-		"no output":   {[]string{"-o", "yaml"}, 2, []string{"neither table nor json"}, nil},
+		"no output":   {[]string{"-o", "yaml"}, 2, []string{"none of table, json, events"}, nil},
 		"nobody":      {[]string{"-admin", "127.0.0.1:1"}, 1, []string{"failed to ask the admin port at 127.0.0.1:1"}, nil},
 		"no address":  {[]string{"-admin", "9069"}, 1, []string{"failed to parse admin address"}, nil},
 		"machine -w?": {[]string{"52:54:00:00:00:02", "-x"}, 2, []string{"-x"}, nil},
