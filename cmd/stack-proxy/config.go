@@ -27,7 +27,6 @@ type config struct {
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
 	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
 	ArtifactsWait   time.Duration  `split_words:"true" default:"0s" desc:"how long after its start the process is not ready while files are missing, for several replicas: another one serves them"`
-	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
 	Zone            string         `desc:"topology zone of the node: endpoints meant for it are preferred (service: backends)"`
@@ -49,8 +48,9 @@ func (c *config) Removed() map[string]string {
 		"BOOTS": boots, "BOOTS_SOCKET": boots, "BOOTS_POD": boots, "BOOTS_REPLICAS": boots, "BOOTS_RELAY": boots,
 		"BOOTS_MEMORY": boots, "BOOTS_KUBERNETES": boots, "BOOTS_NAMESPACES": boots,
 		"BOOTS_MACHINES": boots, "BOOTS_EACH": boots, "BOOTS_ANSWERS": boots, "BOOTS_LINES": boots,
-		"RESOLV_CONF": "leave it out: name servers are those of /etc/resolv.conf",
-		"HEGEL":       host, "TINK_SERVER": host, "SMEE": host,
+		"RESOLV_CONF":    "leave it out: name servers are those of /etc/resolv.conf",
+		"LISTEN_ADDRESS": "a route's listen takes an address: listen: \"192.0.2.2:69\"",
+		"HEGEL":          host, "TINK_SERVER": host, "SMEE": host,
 	}
 }
 
@@ -102,7 +102,6 @@ func (c *config) defaults() route.Defaults {
 	return route.Defaults{
 		Tinkerbell:     c.Tinkerbell,
 		FilesDirectory: c.FilesDirectory,
-		Address:        c.ListenAddress,
 		Admin:          c.admin(),
 		Trusted:        c.TrustedProxies,
 		Drain:          setting.Duration(c.DrainTimeout),

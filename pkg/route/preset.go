@@ -17,8 +17,6 @@ type Defaults struct {
 	Tinkerbell string
 	// FilesDirectory is what a files route serves that does not say.
 	FilesDirectory string
-	// Address is where routes listen that name a port only; invalid is everywhere.
-	Address netip.Addr
 	// Admin is the admin port's address, which no route can have; invalid is unknown.
 	Admin netip.AddrPort
 	// ReadFiles also looks at what routes name of the file system. It may come after a start, and is elsewhere where a
@@ -162,9 +160,6 @@ func (t *Table) fill(d Defaults) {
 	for i := range t.Routes {
 		r := &t.Routes[i]
 		r.fill(d, t.TrustedPrefixes)
-		for j, l := range r.Listen {
-			r.Listen[j] = d.bind(l)
-		}
 	}
 }
 
@@ -190,14 +185,6 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 	case Files:
 		r.Files.Directory = cmp.Or(r.Files.Directory, d.FilesDirectory)
 	}
-}
-
-// bind is where a route listens.
-func (d Defaults) bind(l Listen) Listen {
-	if l.Addr().IsValid() {
-		return l
-	}
-	return Listen(netip.AddrPortFrom(everywhere(d.Address), l.AddrPort().Port()))
 }
 
 // everywhere is invalid for all addresses, as in [Listen].

@@ -191,10 +191,6 @@ func TestPresetsAreValid(t *testing.T) {
 		if _, err := Parse([]byte("preset: "+name), Defaults{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		table, err := Preset(name, Defaults{Address: netip.MustParseAddr("192.0.2.1")})
-		if err != nil || table.Routes[0].Listen[0].AddrPort().Addr() != netip.MustParseAddr("192.0.2.1") {
-			t.Errorf("%s does not listen on the address asked for", name)
-		}
 	}
 }
 
@@ -255,9 +251,9 @@ func TestAddressesThatOverlap(t *testing.T) {
 	const two = "routes:\n- name: a\n" + tcp + "  listen: A\n- name: b\n" + tcp + "  listen: B\n"
 	pair := func(a, b string) string { return strings.NewReplacer("A", `"`+a+`"`, "B", `"`+b+`"`).Replace(two) }
 	tests := map[string]struct {
-		text           string
-		address, admin string
-		want           []string
+		text  string
+		admin string
+		want  []string
 	}{
 		"one, then all": {
 			text: pair("192.0.2.1:80", "80"),
@@ -267,13 +263,8 @@ func TestAddressesThatOverlap(t *testing.T) {
 			text: pair("[::]:80", "[2001:db8::1]:80"),
 			want: []string{"line 9: routes[1].listen[0]: [2001:db8::1]:80/tcp is taken by route a, which has :80/tcp"},
 		},
-		"one by default": {
-			text: pair("80", "192.0.2.1:80"), address: "192.0.2.1",
-			want: []string{"line 9: routes[1].listen[0]: 192.0.2.1:80/tcp is taken by route a, which has :80/tcp"},
-		},
-		"another by default": {text: pair("80", "192.0.2.2:80"), address: "192.0.2.1"},
-		"two":                {text: pair("192.0.2.1:80", "192.0.2.2:80")},
-		"two ports":          {text: pair("80", "192.0.2.2:81")},
+		"two":       {text: pair("192.0.2.1:80", "192.0.2.2:80")},
+		"two ports": {text: pair("80", "192.0.2.2:81")},
 		"of a preset": {
 			text: "preset: classic\nroutes:\n- name: a\n" + tcp + "  listen: 192.0.2.1:8080\n",
 			want: []string{"line 6: routes[0].listen[0]: 192.0.2.1:8080/tcp is taken by route files of preset classic, " +
@@ -300,9 +291,6 @@ func TestAddressesThatOverlap(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var defaults Defaults
-			if test.address != "" {
-				defaults.Address = netip.MustParseAddr(test.address)
-			}
 			if test.admin != "" {
 				defaults.Admin = netip.MustParseAddrPort(test.admin)
 			}

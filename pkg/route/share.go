@@ -25,7 +25,7 @@ func (d *checker) share(t Table, written int, defaults Defaults) {
 	bound := map[string][]place{}
 	for i, r := range t.Routes {
 		for j, l := range r.Listen {
-			p := place{l, i, j, defaults.bind(l).Addr()}
+			p := place{l, i, j, l.Addr()}
 			if p.AddrPort().Port() == 0 {
 				continue // reported when it was read
 			}

@@ -137,9 +137,6 @@ of the world. Takes v, path and prefixes.
 {{- if and $v.relay.enabled $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "relay.upstreamAddress is the address of one pod and replicas is %v: set relay.upstreamInterface, by which each pod takes its own, or replicas=1" $v.replicas)) -}}
 {{- end -}}
-{{- if $v.proxy.listenAddress -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "proxy.listenAddress is the address of one pod or node and replicas is %v: leave proxy.listenAddress out, or set replicas=1" $v.replicas)) -}}
-{{- end -}}
 {{- end -}}
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of relay.upstreamInterface and relay.upstreamAddress") -}}
