@@ -1,11 +1,10 @@
 package hostlink
 
 import (
-	"encoding/binary"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 )
 
 // To read frames would take CAP_NET_RAW. CAP_NET_ADMIN is enough to have nftables count the packets that a listener
@@ -17,25 +16,25 @@ func (h *Host) countDHCP(listener string) error {
 	if h.filterErr != nil {
 		return h.filterErr
 	}
-	return h.filter.do([]nfMessage{ruleBefore(listener, append(requestsFrom(listener), expression("counter")))})
+	h.filter.InsertRule(&nftables.Rule{
+		Table: table(listener), Chain: &nftables.Chain{Name: chain}, Exprs: append(requestsFrom(listener), &expr.Counter{}),
+	})
+	return h.filter.flush()
 }
 
 // countedDHCP is how many requests were counted.
-func (h *Host) countedDHCP(listener string) (uint64, error) {
-	messages, err := h.filter.dump(nfMessage{unix.NFT_MSG_GETRULE, 0, []*nl.RtAttr{
-		text(unix.NFTA_RULE_TABLE, tablePrefix+listener), text(unix.NFTA_RULE_CHAIN, chain),
-	}})
+func (h *Host) countedDHCP(listener string) (total uint64, err error) {
+	if err := h.filter.bound(); err != nil {
+		return 0, err
+	}
+	rules, err := h.filter.GetRules(table(listener), &nftables.Chain{Name: chain})
 	if err != nil {
 		return 0, fmt.Errorf("failed to read what %s has received: %w", listener, err)
 	}
-	total := uint64(0)
-	for _, rule := range messages {
-		for _, each := range children(rule, unix.NFTA_RULE_EXPRESSIONS) {
-			if name := child(each.Value, unix.NFTA_EXPR_NAME); string(name) != "counter\x00" {
-				continue
-			}
-			if packets := child(child(each.Value, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS); len(packets) == 8 {
-				total += binary.BigEndian.Uint64(packets)
+	for _, rule := range rules {
+		for _, each := range rule.Exprs {
+			if counter, ok := each.(*expr.Counter); ok {
+				total += counter.Packets
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
@@ -167,13 +168,16 @@ func TestWithoutNftables(t *testing.T) {
 func TestFilterAfterFailure(t *testing.T) {
 	n := newNode(t)
 	h := n.open(t)
-	bad := isolation("macvlan0")
-	bad[3].attrs = bad[3].attrs[:1] // a chain without name
-	if err := h.filter.do(bad); err == nil {
+	h.filter.AddChain(&nftables.Chain{
+		Name: "none", Table: h.filter.AddTable(table("macvlan0")), Type: "nonsense", Hooknum: nftables.ChainHookPrerouting,
+		Priority: nftables.ChainPriorityRef(0),
+	})
+	h.filter.remove("macvlan0")
+	if err := h.filter.flush(); err == nil {
 		t.Error("got no failure")
 	}
 	for range 3 {
-		if err := h.filter.do(isolation("macvlan0")); err != nil {
+		if err := h.filter.isolate("macvlan0", false); err != nil {
 			t.Error(err)
 		}
 	}

@@ -62,8 +62,6 @@ type Controller struct {
 	noted  string    // what other nodes have released last
 	plan   service.Plan
 	done   bool // no task is started any more
-	// unneeded are the leases of addresses for which no Service asks, and since when.
-	unneeded map[string]time.Time
 }
 
 // running is a vip with its life.
@@ -101,7 +99,7 @@ func New(o Options) *Controller {
 	c := &Controller{
 		o: o, log: o.Logger, logLimiter: loglimit.New(o.Logger, 1, time.Minute),
 		metrics: NewMetrics(o.Registerer), began: time.Now(),
-		vips: map[netip.Addr]*running{}, rivals: map[string]rival{}, unneeded: map[string]time.Time{},
+		vips: map[netip.Addr]*running{}, rivals: map[string]rival{},
 		queue: newQueue(), statuses: newQueue(),
 	}
 	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
@@ -258,7 +256,7 @@ func (c *Controller) replan(ctx context.Context) error {
 		}
 	}
 	c.metrics.refused.Set(float64(refused))
-	return c.deleteLeases(ctx, plan)
+	return nil
 }
 
 // start starts the task of an address. The caller holds mu.
