@@ -322,6 +322,8 @@ func causes() []case_ {
 			says: []string{"smee-tftp"}},
 		{name: "Hegel is gone", shots: film(one.toSystem(0), one.metadata(33, status(502), outcome(boot.NoServer), with(boot.Where, "hegel"))),
 			until: 50, want: "no-hegel", says: []string{"hegel"}, step: Metadata},
+		{name: "the Hardware object is deleted under the installer", shots: film(one.toSystem(0), one.metadata(33, status(404)),
+			one.metadata(36, status(404))), until: 90, hardware: map[string]Hardware{}, want: "no-hardware", says: []string{"no Hardware object"}},
 		{name: "near: Hegel is back", shots: film(one.toSystem(0), one.metadata(33, status(502), outcome(boot.NoServer)), one.metadata(40)),
 			until: 60, want: ""},
 		{name: "near: metadata that a system can do without", shots: film(one.toSystem(0), one.metadata(33, status(404)), one.metadata(34)),
