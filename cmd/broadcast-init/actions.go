@@ -15,7 +15,7 @@ import (
 
 // ensure makes the listeners, once or for ever.
 func ensure(c config, logger *slog.Logger) error {
-	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID})
+	host, err := hostlink.Open(c.HostPID)
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func ensure(c config, logger *slog.Logger) error {
 
 // plan prints what ensure would do.
 func plan(c config, stdout io.Writer) error {
-	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID})
+	host, err := hostlink.Open(c.HostPID)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ func TestProcessors(t *testing.T) {
 		settings settings
 		want     int
 	}{
-		"unicasts only":       {settings: settings{Servers: []string{"smee"}, Listeners: two}, want: 2},
+		"unicasts only":       {settings: settings{Servers: []string{"smee"}, Listeners: []listener{{Name: "none"}}}, want: 2},
 		"DHCPv4":              {settings: settings{Servers: []string{"smee"}, Listeners: two[:1]}, want: 3},
 		"DHCPv6":              {settings: settings{Dhcpv6Enabled: true, Listeners: two}, want: 4},
 		"both":                {settings: settings{Servers: []string{"smee"}, Dhcpv6Enabled: true, Listeners: two}, want: 7},

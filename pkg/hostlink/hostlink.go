@@ -82,14 +82,6 @@ type Spec struct {
 	MAC net.HardwareAddr
 }
 
-// Options are what [Open] needs.
-type Options struct {
-	// PID is a process in the node's network namespace; 1 in a pod with hostPID.
-	PID int
-	// Proc is where procfs is mounted.
-	Proc string
-}
-
 // Host reaches the node's network namespace from the pod's. It is for one goroutine.
 type Host struct {
 	proc string // of the process in the node's namespace
@@ -102,25 +94,28 @@ type Host struct {
 	filterErr error // why there is none
 }
 
-// Open opens the way from the calling thread's network namespace to the one of process o.PID. What is missing for
-// it (a capability, hostPID) is a [Fault], as every error of this package is.
-func Open(o Options) (*Host, error) {
-	h := &Host{proc: filepath.Join(o.Proc, strconv.Itoa(o.PID))}
+// procfs is where it is mounted.
+const procfs = "/proc"
+
+// Open opens the way from the calling thread's network namespace to the one of a process, which is 1 in a pod with
+// hostPID. What is missing for it (a capability, hostPID) is a [Fault], as every error of this package is.
+func Open(pid int) (*Host, error) {
+	h := &Host{proc: filepath.Join(procfs, strconv.Itoa(pid))}
 	if err := checkCapability(); err != nil {
 		return nil, explain(err)
 	}
-	if err := checkApart(o, h.proc); err != nil {
+	if err := checkApart(pid, h.proc); err != nil {
 		return nil, explain(err)
 	}
-	if err := h.connect(o); err != nil {
+	if err := h.connect(pid); err != nil {
 		h.Close()
 		return nil, explain(err)
 	}
 	return h, nil
 }
 
-func (h *Host) connect(o Options) (err error) {
-	if h.lock, err = openLock(o.Proc); err != nil {
+func (h *Host) connect(pid int) (err error) {
+	if h.lock, err = openLock(); err != nil {
 		return err
 	}
 	if h.conn, err = dial(); err != nil {
@@ -130,7 +125,7 @@ func (h *Host) connect(o Options) (err error) {
 		return fmt.Errorf("failed to open rtnetlink: %w", err)
 	}
 	h.filter, h.filterErr = dialFilter()
-	h.nsid, err = h.namespaceID(o.PID)
+	h.nsid, err = h.namespaceID(pid)
 	return err
 }
 
@@ -189,20 +184,20 @@ func checkCapability() error {
 // checkApart makes sure that the process is in another network namespace than ours. The namespaces themselves may
 // only be compared by a process that may trace the other, but every namespace has a procfs tree of its own, with
 // inodes of its own, and that may be seen by all.
-func checkApart(o Options, process string) error {
+func checkApart(pid int, process string) error {
 	theirs, err := inode(filepath.Join(process, "net", "dev"))
 	if errors.Is(err, os.ErrNotExist) {
-		return noProcess(o.PID, err)
+		return noProcess(pid, err)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to look at the network of process %d: %w", o.PID, err)
+		return fmt.Errorf("failed to look at the network of process %d: %w", pid, err)
 	}
-	ours, err := inode(filepath.Join(o.Proc, "thread-self", "net", "dev"))
+	ours, err := inode(filepath.Join(procfs, "thread-self", "net", "dev"))
 	if err != nil {
 		return fmt.Errorf("failed to look at own network: %w", err)
 	}
 	if ours == theirs {
-		return sameNamespace(o.PID)
+		return sameNamespace(pid)
 	}
 	return nil
 }

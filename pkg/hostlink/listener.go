@@ -388,7 +388,7 @@ func Clean(dryRun bool, listeners ...string) (names []string, err error) {
 	if err := checkCapability(); err != nil && !dryRun {
 		return nil, explain(err)
 	}
-	lock, err := openLock("/proc")
+	lock, err := openLock()
 	if err != nil {
 		return nil, explain(err)
 	}

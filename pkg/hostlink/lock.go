@@ -16,8 +16,8 @@ import (
 type podLock struct{ namespace *os.File }
 
 // openLock opens the lock of the calling thread's network namespace.
-func openLock(proc string) (*podLock, error) {
-	namespace, err := os.Open(filepath.Join(proc, "thread-self", "ns", "net"))
+func openLock() (*podLock, error) {
+	namespace, err := os.Open(filepath.Join(procfs, "thread-self", "ns", "net"))
 	if err != nil {
 		return nil, fmt.Errorf("failed to open own network namespace: %w", err)
 	}

@@ -59,7 +59,7 @@ func (n *node) open(t *testing.T) *Host {
 	t.Helper()
 	var h *Host
 	n.pod.Do(t, func() (err error) {
-		h, err = Open(Options{PID: n.pid, Proc: "/proc"})
+		h, err = Open(n.pid)
 		return err
 	})
 	t.Cleanup(h.Close)
