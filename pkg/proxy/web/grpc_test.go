@@ -10,12 +10,15 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // h2c is a backend that speaks HTTP/2 without TLS.
@@ -246,4 +249,30 @@ func TestGRPCEndpointGone(t *testing.T) {
 			t.Fatal("the torn stream is not counted")
 		}
 	}
+}
+
+// Calls that hang leave room for others, as many as there are: each agent's stream hangs until there is work.
+func TestGRPCCallsThatHang(t *testing.T) {
+	const calls = 1000
+	var reached atomic.Int64
+	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(_ http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
+		<-r.Context().Done()
+	}))})
+	r.speakH2C(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var calling sync.WaitGroup
+	for range calls {
+		calling.Go(func() {
+			request, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/s/Work", http.NoBody)
+			request.Header.Set("Content-Type", "application/grpc")
+			if response, err := r.http.Do(request); err == nil {
+				t.Errorf("a call was answered: %s %s", response.Status, response.Header)
+				_ = response.Body.Close()
+			}
+		})
+	}
+	testwait.Until(t, "all calls are at the endpoint", func() bool { return reached.Load() == calls })
+	cancel()
+	calling.Wait()
 }
