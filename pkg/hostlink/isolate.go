@@ -111,7 +111,8 @@ func (f *filter) remove(listener string) { f.DelTable(f.AddTable(table(listener)
 func (f *filter) isolate(listener string, requestsPass bool) error {
 	f.remove(listener)
 	at := f.AddChain(&nftables.Chain{
-		Name: chain, Table: f.AddTable(table(listener)), Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+		Name: chain, Table: f.AddTable(table(listener)),
+		Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-450), // before defragmentation, which is the first to look at packets
 	})
 	if requestsPass {

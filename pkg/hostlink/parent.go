@@ -284,8 +284,8 @@ func occupied(parent Link, kind Kind, links []Link) *Fault {
 		}
 		return &Fault{
 			Cause: OtherKind,
-			Do: fmt.Sprintf("remove it from the node, where a former relay may have left it (ip link del %s), or set the kind to %s",
-				child.Name, its),
+			Do: fmt.Sprintf("remove it from the node, where a former relay may have left it (ip link del %s), "+
+				"or set the kind to %s", child.Name, its),
 			What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
 				parent.Name, child.Name, child.Kind, kind),
 		}

@@ -24,8 +24,8 @@ type Program struct {
 	path string
 }
 
-// Find unpacks a program with what it needs, where that is not in the user's cache yet. In a network namespace of its own
-// a bench finds only what it has unpacked before.
+// Find unpacks a program with what it needs, where that is not in the user's cache yet. In a network namespace of its
+// own a bench finds only what it has unpacked before.
 func Find(ctx context.Context, program string) (Program, error) {
 	pkg := kernel.Package{Name: packages[program], Release: release, Whole: true}
 	dir, err := kernel.Unpack(ctx, pkg, func(string, ...any) {})
