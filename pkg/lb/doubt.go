@@ -59,8 +59,8 @@ func (v *vip) tell(ctx context.Context, link address.Link, holder string) {
 func (v *vip) judge(ctx context.Context, link address.Link, doubt string) {
 	node, source, _ := strings.Cut(doubt, " ")
 	source, _, _ = strings.Cut(source, " ")
-	witness, _ := netip.ParseAddr(source) // without one the others are asked
-	if answered, err := v.c.ear.hears(ctx, link, v.ip, witness); err != nil || answered || ctx.Err() != nil {
+	doubter, _ := netip.ParseAddr(source) // without one the others are asked
+	if answered, err := v.c.ear.hears(ctx, link, v.ip, doubter); err != nil || answered || ctx.Err() != nil {
 		return
 	}
 	v.log.Warn("nobody on the link answers this node", "link", link.Name, "doubted_by", node)

@@ -27,11 +27,11 @@ type ear struct {
 	verdicts map[whom]verdict
 }
 
-// whom is who was asked: those that this node knows on a link, and a witness; the zero address is none.
+// whom is who was asked: those that this node knows on a link, and the node that doubts this one; the zero address is none.
 type whom struct {
 	link    int
 	six     bool
-	witness netip.Addr
+	doubter netip.Addr
 }
 
 type verdict struct {
@@ -40,30 +40,30 @@ type verdict struct {
 	at       time.Time
 }
 
-// hears reports whether a station of the link of ip answers this node, a witness among them. It is an error if there is
+// hears reports whether a station of the link of ip answers this node, the doubter among them. It is an error if there is
 // none to ask.
-func (e *ear) hears(ctx context.Context, link address.Link, ip, witness netip.Addr) (bool, error) {
+func (e *ear) hears(ctx context.Context, link address.Link, ip, doubter netip.Addr) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	who := whom{link.Index, ip.Is6(), witness}
+	who := whom{link.Index, ip.Is6(), doubter}
 	if v, known := e.verdicts[who]; known && time.Since(v.at) < verdictFor {
 		return v.answered, v.err
 	}
-	answered, err := e.ask(ctx, link, ip, witness)
+	answered, err := e.ask(ctx, link, ip, doubter)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	if e.verdicts == nil || len(e.verdicts) > 100 { // a lease may name any witness
+	if e.verdicts == nil || len(e.verdicts) > 100 { // a lease may name any doubter
 		e.verdicts = map[whom]verdict{}
 	}
 	e.verdicts[who] = verdict{answered, err, time.Now()}
 	return answered, err
 }
 
-func (e *ear) ask(ctx context.Context, link address.Link, ip, witness netip.Addr) (bool, error) {
+func (e *ear) ask(ctx context.Context, link address.Link, ip, doubter netip.Addr) (bool, error) {
 	stations, err := e.host.Neighbours(link, ip)
-	if witness.IsValid() {
-		stations = append(stations, witness)
+	if doubter.IsValid() {
+		stations = append(stations, doubter)
 	}
 	var ports []probe.Port
 	for _, station := range stations {

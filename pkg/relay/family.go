@@ -124,7 +124,7 @@ type origin struct {
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by (DHCPv6).
 	ifindex int32
 	local   [16]byte
-	// client is the client's tag (docs/design/words.md), zero if it is not known here.
+	// client is the hash that stands for the client, zero if it is not known here.
 	client uint64
 	origin4
 	origin6

@@ -25,7 +25,7 @@ func isOurTimer(reason string) bool {
 
 // judge evaluates all rules. It returns the best supported cause of what holds the newest boot up, nil if none fits;
 // the others that fit, each with what speaks against it.
-func (j *Journal) judge(c *clues) (best *rule, others []doubt) {
+func (j *Journal) judge(c *clues) (best *rule, others []suspect) {
 	all := table()
 	for i := range all {
 		r := &all[i]
@@ -36,21 +36,21 @@ func (j *Journal) judge(c *clues) (best *rule, others []doubt) {
 		at := slices.IndexFunc(r.unless, func(o objection) bool { return o.is(c) })
 		switch {
 		case at >= 0:
-			others = append(others, doubt{rule: r, against: r.unless[at].says, open: r.unless[at].leaves})
+			others = append(others, suspect{rule: r, against: r.unless[at].says, open: r.unless[at].leaves})
 		case best == nil:
 			best = r
 		case r.support > best.support:
-			others = append(others, doubt{rule: best, against: less})
+			others = append(others, suspect{rule: best, against: less})
 			best = r
 		default:
-			others = append(others, doubt{rule: r, against: less})
+			others = append(others, suspect{rule: r, against: less})
 		}
 	}
 	return best, others
 }
 
-// doubt is a cause that fits, and is not the one that is shown.
-type doubt struct {
+// suspect is a cause that fits, and is not the one that is shown.
+type suspect struct {
 	*rule
 	against string
 	open    bool // it may be this one all the same
@@ -63,7 +63,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	likely := best
 	var unsure string // why the likely cause cannot be told
 	var mild bool     // whether it is the mild one of the two rules cannot-tell
-	open := slices.IndexFunc(others, func(d doubt) bool { return d.open })
+	open := slices.IndexFunc(others, func(d suspect) bool { return d.open })
 	switch {
 	case best != nil: // a boot that may have gone on while a witness missed it is not shown as held up
 		unsure, mild = j.scene.gap(best.needs, c.silentSince()), true
@@ -85,7 +85,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	cause.Remedy = cmp.Or(best.remedy, remedies()[best.name])
 	for _, o := range others {
 		if o.name != cause.Name && len(cause.Others) < maxOthers {
-			cause.Others = append(cause.Others, Doubt{Name: o.name, Text: o.text(c), Against: o.against})
+			cause.Others = append(cause.Others, Suspect{Name: o.name, Text: o.text(c), Against: o.against})
 		}
 	}
 	return best, &cause
@@ -93,7 +93,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 
 // causeBefore is the cause that was found before, where nothing shows that it is overcome: it stays until the step
 // behind it is reached.
-func (j *Journal) causeBefore(c *clues, others []doubt) (*rule, *Cause) {
+func (j *Journal) causeBefore(c *clues, others []suspect) (*rule, *Cause) {
 	r := c.rule
 	if r == nil || c.cause == nil || r.mild {
 		return nil, nil

@@ -61,11 +61,11 @@ type Cause struct {
 	Remedy  string    `json:"remedy"`  // one sentence that names what to do
 	Certain bool      `json:"certain"` // what was heard proves it; false: likely
 	Since   time.Time `json:"since"`
-	Others  []Doubt   `json:"others,omitempty"` // what else fits, best first
+	Others  []Suspect   `json:"others,omitempty"` // what else fits, best first
 }
 
-// Doubt is a cause that fits as well, and is not the one that is shown.
-type Doubt struct {
+// Suspect is a cause that fits as well, and is not the one that is shown.
+type Suspect struct {
 	Name    string `json:"name"`
 	Text    string `json:"text"`
 	Against string `json:"against"` // what speaks against it

@@ -37,7 +37,7 @@ type Cost struct {
 	Descriptors int
 }
 
-// Holder is the connection or request whose cost a [Lease] has charged.
+// Holder is the connection or request whose cost a [Charge] has charged.
 type Holder interface {
 	// Evict has the connection or request closed soon. It is called at most once, by any goroutine, and must not wait.
 	Evict()
@@ -76,7 +76,7 @@ const (
 	much = 2
 	// looks is the number of clients that are searched for a stale connection when all have about the same charge.
 	looks = 16
-	// most is the number of leases that are evicted for one newcomer.
+	// most is the number of charges that are evicted for one newcomer.
 	most = 8
 	// barTime is how long a client gets no new connections after one of its requests was refused: to accept a connection
 	// and refuse fifty requests on it costs a hundred times as much as to refuse the connection.
@@ -99,7 +99,7 @@ type Account struct {
 	used   int64
 	lent   int64 // bytes of large buffers, which are in no charge
 	long   int64 // the number of streams that may have such
-	routes []*Route
+	routes []*Charges
 	free   []*client // unused, for the next clients
 	gone   []Holder  // a buffer of shed
 }
@@ -115,8 +115,8 @@ func New(l Limits, log *slog.Logger) *Account {
 	return a
 }
 
-// Route has the charges of one route's connections and requests.
-type Route struct {
+// Charges has the charges of one route's connections and requests.
+type Charges struct {
 	account *Account
 	name    string
 
@@ -131,7 +131,7 @@ type Route struct {
 
 // Route returns a route by its name, and makes it the first time. Each further route makes the share of the others
 // smaller. A nil account returns nil.
-func (a *Account) Route(name string) *Route {
+func (a *Account) Route(name string) *Charges {
 	if a == nil {
 		return nil
 	}
@@ -142,23 +142,23 @@ func (a *Account) Route(name string) *Route {
 			return r
 		}
 	}
-	r := &Route{account: a, name: name, clients: map[netip.Addr]*client{}}
+	r := &Charges{account: a, name: name, clients: map[netip.Addr]*client{}}
 	a.routes = append(a.routes, r)
 	return r
 }
 
-// Forget drops a route and its counters, once all of its leases have been released. It keeps a route that has leases.
+// Forget drops a route and its counters, once all of its charges have been released. It keeps a route that has charges.
 func (a *Account) Forget(name string) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.routes = slices.DeleteFunc(a.routes, func(r *Route) bool { return r.name == name && len(r.clients) == 0 })
+	a.routes = slices.DeleteFunc(a.routes, func(r *Charges) bool { return r.name == name && len(r.clients) == 0 })
 }
 
 // Admit charges a connection or request to a client. If it returns another refusal than [Admitted], nothing is charged.
-func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
+func (r *Charges) Admit(l *Charge, h Holder, from netip.Addr, cost Cost) Refusal {
 	if r == nil {
 		return Admitted
 	}
@@ -180,13 +180,13 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	return why
 }
 
-// admit charges a lease to a client, if no more than bound is in use then. The caller holds mu.
-func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
+// admit charges a client, if no more than bound is in use then. The caller holds mu.
+func (a *Account) admit(l *Charge, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
 	if connection && a.now.Load() < c.barred {
 		return Memory
 	}
-	if c.leases.Len() == 0 { // a client without a connection gets in, under pressure too
+	if c.charges.Len() == 0 { // a client without a connection gets in, under pressure too
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)
@@ -197,7 +197,7 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 		a.forget(c)
 		return why
 	}
-	l.charge = charge
+	l.bytes = charge
 	l.progress.Store(a.now.Load())
 	c.add(l)
 	a.add(c, charge)
@@ -223,11 +223,11 @@ func (a *Account) add(c *client, charge int64) {
 	c.route.largest.fix(c)
 }
 
-// makeRoom evicts leases until a client's charge of need bytes fits below bound. The caller holds mu.
+// makeRoom evicts charges until a client's charge of need bytes fits below bound. The caller holds mu.
 func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal {
 	bound = max(bound, a.used) // the charge may take the place of others
 	for {
-		var l *Lease
+		var l *Charge
 		greedy := c.used+need > a.memory/clientShare
 		switch {
 		case !greedy && a.used+need <= bound:
@@ -249,11 +249,11 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 	}
 }
 
-// victim is the lease to evict for a client's charge. It is nil where the client itself has the largest charge. The
+// victim is the charge to evict for a client's charge. It is nil where the client itself has the largest charge. The
 // caller holds mu.
-func (a *Account) victim(c *client, need int64) *Lease {
+func (a *Account) victim(c *client, need int64) *Charge {
 	share := a.share()
-	top := a.top(func(r *Route) bool { return r == c.route || r.used > share })
+	top := a.top(func(r *Charges) bool { return r == c.route || r.used > share })
 	if top == nil {
 		return nil
 	}
@@ -277,7 +277,7 @@ func (a *Account) victim(c *client, need int64) *Lease {
 func (a *Account) share() int64 { return a.room / int64(routeShare*max(len(a.routes), 1)) }
 
 // top is the client with the largest charge on the routes that of accepts. The caller holds mu.
-func (a *Account) top(of func(*Route) bool) (top *client) {
+func (a *Account) top(of func(*Charges) bool) (top *client) {
 	for _, r := range a.routes {
 		if len(r.largest) > 0 && (top == nil || r.largest[0].used > top.used) && of(r) {
 			top = r.largest[0]
@@ -286,9 +286,9 @@ func (a *Account) top(of func(*Route) bool) (top *client) {
 	return top
 }
 
-// evict takes a lease off the account. It forgets the lease's client if that has no other lease, unless it is by. The
+// evict takes a charge off the account. It forgets the charge's client if that has no other charge, unless it is by. The
 // caller holds mu, and calls the holder's Evict after it has let go of mu.
-func (a *Account) evict(l *Lease, by *client) {
+func (a *Account) evict(l *Charge, by *client) {
 	c := l.client
 	c.route.evicted++
 	a.settle(l)
@@ -298,15 +298,15 @@ func (a *Account) evict(l *Lease, by *client) {
 	}
 }
 
-// release takes a lease off the account. The caller holds mu, and calls forget for the client.
-func (a *Account) release(l *Lease) {
+// release takes a charge off the account. The caller holds mu, and calls forget for the client.
+func (a *Account) release(l *Charge) {
 	c := l.client
 	c.remove(l)
-	a.add(c, -l.charge)
-	l.charge = 0
+	a.add(c, -l.bytes)
+	l.bytes = 0
 }
 
-// shed evicts leases until that sums up to so many bytes: of the client with the largest charge, the one without
+// shed evicts charges until that sums up to so many bytes: of the client with the largest charge, the one without
 // progress for longest, each time.
 func (a *Account) shed(bytes int64) {
 	if bytes <= 0 {
@@ -316,12 +316,12 @@ func (a *Account) shed(bytes int64) {
 	gone := a.gone[:0]
 	for bytes > 0 && a.used > 0 {
 		share := a.share()
-		top := a.top(func(r *Route) bool { return r.used > share })
+		top := a.top(func(r *Charges) bool { return r.used > share })
 		if top == nil {
-			top = a.top(func(*Route) bool { return true })
+			top = a.top(func(*Charges) bool { return true })
 		}
 		l := top.oldest(a.now.Load())
-		bytes -= l.charge
+		bytes -= l.bytes
 		gone = append(gone, l.holder)
 		a.evict(l, nil)
 	}

@@ -21,7 +21,7 @@ import (
 
 // connection is a holder.
 type connection struct {
-	admission.Lease
+	admission.Charge
 	evicted atomic.Bool
 }
 
@@ -30,11 +30,11 @@ func (c *connection) Evict() { c.evicted.Store(true) }
 func address(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}) }
 
 // open admits n connections of a client.
-func open(t *testing.T, r *admission.Route, from netip.Addr, n int, cost admission.Cost) (all []*connection, last admission.Refusal) {
+func open(t *testing.T, r *admission.Charges, from netip.Addr, n int, cost admission.Cost) (all []*connection, last admission.Refusal) {
 	t.Helper()
 	for range n {
 		c := &connection{}
-		if last = r.Admit(&c.Lease, c, from, cost); last != admission.Admitted {
+		if last = r.Admit(&c.Charge, c, from, cost); last != admission.Admitted {
 			return all, last
 		}
 		all = append(all, c)
@@ -217,7 +217,7 @@ func TestClientIsAPrefix(t *testing.T) {
 func TestNoAccount(t *testing.T) {
 	var a *admission.Account
 	c := &connection{}
-	if why := a.Route("web").Admit(&c.Lease, c, address(1), one); why != admission.Admitted {
+	if why := a.Route("web").Admit(&c.Charge, c, address(1), one); why != admission.Admitted {
 		t.Error(why)
 	}
 	c.Touch()
@@ -285,7 +285,7 @@ func TestConcurrently(t *testing.T) {
 			r := a.Route(fmt.Sprint("route", n%2))
 			for i := range 2000 {
 				c := &connection{}
-				if r.Admit(&c.Lease, c, address(n*i%50), one) != admission.Admitted {
+				if r.Admit(&c.Charge, c, address(n*i%50), one) != admission.Admitted {
 					continue
 				}
 				c.Touch()
@@ -312,7 +312,7 @@ func BenchmarkAdmit(b *testing.B) {
 			r := a.Route("web")
 			holders := make([]connection, held)
 			for i := range holders {
-				r.Admit(&holders[i].Lease, &holders[i], address(i%64), one)
+				r.Admit(&holders[i].Charge, &holders[i], address(i%64), one)
 			}
 			ring := make([]connection, 64)
 			b.ReportAllocs()
@@ -321,7 +321,7 @@ func BenchmarkAdmit(b *testing.B) {
 				c := &ring[n%len(ring)]
 				c.Release()
 				c.Touch()
-				r.Admit(&c.Lease, c, address(100+n%64), one)
+				r.Admit(&c.Charge, c, address(100+n%64), one)
 				n++
 			}
 		})
@@ -333,7 +333,7 @@ func TestForget(t *testing.T) {
 	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 	var c connection
 	client := netip.MustParseAddr("192.0.2.1")
-	if why := a.Route("gone").Admit(&c.Lease, &c, client, admission.Cost{Memory: 100}); why != admission.Admitted {
+	if why := a.Route("gone").Admit(&c.Charge, &c, client, admission.Cost{Memory: 100}); why != admission.Admitted {
 		t.Fatal(why)
 	}
 	a.Route("stays")

@@ -6,23 +6,23 @@ import (
 	"github.com/tinkerbell/stack/internal/list"
 )
 
-// client has the leases of one client on a route. All of its fields are guarded by the account's mutex.
+// client has the charges of one client on a route. All of its fields are guarded by the account's mutex.
 type client struct {
 	addr  netip.Addr
-	route *Route
+	route *Charges
 	used  int64
 	index int // in the route's heap
 	// barred is until when it gets no new connections, by the account's clock.
 	barred int64
 
-	leases list.List[*Lease] // by since; the first is evicted first
+	charges list.List[*Charge] // by since; the first is evicted first
 }
 
 // keptClients is the number of unused clients that are kept, to save allocations.
 const keptClients = 256
 
 // clientOf finds a client by its address, or makes one.
-func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
+func (a *Account) clientOf(r *Charges, addr netip.Addr) *client {
 	c := r.clients[addr]
 	if c != nil {
 		return c
@@ -38,9 +38,9 @@ func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
 	return c
 }
 
-// forget drops a client without leases.
+// forget drops a client without charges.
 func (a *Account) forget(c *client) {
-	if c.leases.Len() > 0 {
+	if c.charges.Len() > 0 {
 		return
 	}
 	c.route.largest.remove(c)
@@ -50,21 +50,21 @@ func (a *Account) forget(c *client) {
 	}
 }
 
-// add puts a lease behind the others.
-func (c *client) add(l *Lease) {
+// add puts a charge behind the others.
+func (c *client) add(l *Charge) {
 	l.client, l.since = c, l.progress.Load()
-	c.leases.Add(&l.link, l)
+	c.charges.Add(&l.link, l)
 }
 
-func (c *client) remove(l *Lease) {
-	c.leases.Remove(&l.link)
+func (c *client) remove(l *Charge) {
+	c.charges.Remove(&l.link)
 	l.client = nil
 }
 
-// oldest is the lease that has been without progress for longest. First it moves the leases with progress since they
+// oldest is the charge that has been without progress for longest. First it moves the charges with progress since they
 // were put into the list to its end: to keep the list in order all the time would take the mutex at each progress.
-func (c *client) oldest(now int64) *Lease {
-	for l := c.leases.First(); l != nil; l = c.leases.First() {
+func (c *client) oldest(now int64) *Charge {
+	for l := c.charges.First(); l != nil; l = c.charges.First() {
 		if l.progress.Load() <= l.since || l.since >= now {
 			return l
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 type evictee struct {
-	Lease
+	Charge
 	evicted int
 }
 
@@ -48,7 +48,7 @@ func TestCollectorKeepsUp(t *testing.T) {
 			all := make([]evictee, 650)
 			for i := range all {
 				from := netip.AddrFrom4([4]byte{192, 0, 2, byte(i % 2)})
-				if why := r.Admit(&all[i].Lease, &all[i], from, Cost{Memory: 1}); why != Admitted {
+				if why := r.Admit(&all[i].Charge, &all[i], from, Cost{Memory: 1}); why != Admitted {
 					t.Fatalf("connection %d: %s", i, why)
 				}
 			}

@@ -88,7 +88,7 @@ func (a *Account) hurry() {
 
 // SmallBuffers reports whether so much is in use that the buffers of new connections have to be small from the start: a
 // bound of what a socket receives is for good, since its window is agreed on when it connects.
-func (r *Route) SmallBuffers() bool {
+func (r *Charges) SmallBuffers() bool {
 	if r == nil {
 		return false
 	}

@@ -35,7 +35,7 @@ func TestBurstFindsRoom(t *testing.T) {
 		for n := range 1000 {
 			c := &connection{}
 			all = append(all, c)
-			if why := r.Admit(&c.Lease, c, address(1), cost); why != admission.Admitted {
+			if why := r.Admit(&c.Charge, c, address(1), cost); why != admission.Admitted {
 				t.Fatalf("connection %d: %s", n, why)
 			}
 		}
@@ -120,7 +120,7 @@ func TestRunningDownloadIsNotGivenUp(t *testing.T) {
 		var flood []*connection
 		for n := range 2000 {
 			c := &connection{}
-			if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted &&
+			if web.Admit(&c.Charge, c, address(n%64), connect) == admission.Admitted &&
 				c.Grow(240<<10) == admission.Admitted {
 				flood = append(flood, c)
 			}
@@ -146,7 +146,7 @@ func TestRefusedClientOpensNoConnections(t *testing.T) {
 		r, cost := a.Route("web"), admission.Cost{Memory: 10, Descriptors: 1}
 		admit := func(client int, cost admission.Cost) admission.Refusal {
 			c := &connection{}
-			return r.Admit(&c.Lease, c, address(client), cost)
+			return r.Admit(&c.Charge, c, address(client), cost)
 		}
 		for _, step := range []struct {
 			client int
@@ -311,7 +311,7 @@ func TestLargeBuffersAreBackAfterAFlood(t *testing.T) {
 		bulk(true)
 		for n := range 10_000 {
 			c := &connection{}
-			if r.Admit(&c.Lease, c, address(n%20), admission.Cost{Memory: 40 << 10}) == admission.Admitted {
+			if r.Admit(&c.Charge, c, address(n%20), admission.Cost{Memory: 40 << 10}) == admission.Admitted {
 				m.set(append(m.all, c))
 			}
 			if n%100 == 99 {

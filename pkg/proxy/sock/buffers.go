@@ -49,9 +49,9 @@ type StreamBuffers struct {
 // Resize gives the stream the largest buffers that there is room for, up to most; a stream that is at its end has small
 // ones (most is Small). It bounds how much dst holds for its peer, and reports the size and whether it has changed. A
 // long stream calls it again as it gets on.
-func (b *StreamBuffers) Resize(lease *admission.Lease, dst syscall.Conn, most Buffers) (size Buffers, changed bool) {
-	size = Buffers(lease.Lend(&b.loan, costs[:most]...))
-	if most > Small && lease.Short() {
+func (b *StreamBuffers) Resize(charge *admission.Charge, dst syscall.Conn, most Buffers) (size Buffers, changed bool) {
+	size = Buffers(charge.Lend(&b.loan, costs[:most]...))
+	if most > Small && charge.Short() {
 		size = Least
 	}
 	if size == b.size {

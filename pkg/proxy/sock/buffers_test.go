@@ -19,7 +19,7 @@ type crowded struct{}
 func (crowded) Limit() int64         { return 256 << 20 }
 func (crowded) Used() (int64, error) { return 160 << 20, nil }
 
-// holder is of a lease.
+// holder is of a charge.
 type holder struct{}
 
 func (holder) Evict() {}
@@ -29,10 +29,10 @@ func (holder) Evict() {}
 func TestUnsentBytesAreBounded(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	account := admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 1 << 20}, nil)
-	var roomy, short admission.Lease
+	var roomy, short admission.Charge
 	route := account.Route("files")
-	for _, lease := range []*admission.Lease{&roomy, &short} {
-		if why := route.Admit(lease, holder{}, netip.MustParseAddr("192.0.2.1"), admission.Cost{}); why != admission.Admitted {
+	for _, charge := range []*admission.Charge{&roomy, &short} {
+		if why := route.Admit(charge, holder{}, netip.MustParseAddr("192.0.2.1"), admission.Cost{}); why != admission.Admitted {
 			t.Fatal(why)
 		}
 	}

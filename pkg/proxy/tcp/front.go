@@ -99,7 +99,7 @@ type Front struct {
 	listener *sock.Listener
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
-	account  *admission.Route
+	account  *admission.Charges
 	lines    *loglimit.Clients // in the log
 
 	conns sock.Conns[*session]
@@ -213,7 +213,7 @@ func (f *Front) add(s *session) bool {
 
 func (f *Front) remove(s *session) {
 	f.conns.Remove(s)
-	s.lease.Release()
+	s.charge.Release()
 	s.recordEnd()
 	f.metrics.open.Dec()
 	f.done.Done()

@@ -53,7 +53,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	case !f.add(s):
 		sock.Reset(fd)
 	default:
-		if why := f.account.Admit(&s.lease, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
+		if why := f.account.Admit(&s.charge, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
 			s.refuse(refusalOf(why))
 			s.reset()
 			return

@@ -46,6 +46,6 @@ func (s *side) held() int64 {
 
 // stayActive is called while the session waits for its rate, a time in which it is not idle.
 func (s *session) stayActive() {
-	s.lease.Touch()
+	s.charge.Touch()
 	s.moveNow()
 }

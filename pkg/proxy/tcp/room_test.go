@@ -94,7 +94,7 @@ func TestClientLimitCountsPrefixes(t *testing.T) {
 }
 
 // holder has a charge of its own.
-type holder struct{ admission.Lease }
+type holder struct{ admission.Charge }
 
 func (*holder) Evict() {}
 
@@ -112,7 +112,7 @@ func TestBoundOfBusyTimesIsLifted(t *testing.T) {
 	}))
 	others := &holder{}
 	cost := admission.Cost{Memory: 32 << 20}
-	if why := r.account.Admit(&others.Lease, others, netip.MustParseAddr("192.0.2.1"), cost); why != admission.Admitted {
+	if why := r.account.Admit(&others.Charge, others, netip.MustParseAddr("192.0.2.1"), cost); why != admission.Admitted {
 		t.Fatal(why)
 	}
 	conn := r.dial(t)

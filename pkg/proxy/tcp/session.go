@@ -56,7 +56,7 @@ type session struct {
 	cut      string       // why we ended it from outside, as it is recorded; "" otherwise
 	untaken  int          // bytes that the two peers had not taken when idle looked last
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
-	lease    admission.Lease
+	charge    admission.Charge
 	draft    draft
 	header   *sock.Header // of the client's connection, while it is awaited
 	tls      *tlsPart     // nil without TLS
@@ -100,7 +100,7 @@ func (s *session) refuseHeader(err error) {
 func (s *session) beginFor(source netip.AddrPort) {
 	client := source.Addr()
 	s.source, s.draft.Client = source, client
-	if why := s.lease.Move(client); why != admission.Admitted {
+	if why := s.charge.Move(client); why != admission.Admitted {
 		s.refuse(refusalOf(why))
 		s.reset()
 		return
@@ -277,7 +277,7 @@ func (s *session) count(d direction, n int) {
 	if d == toClient {
 		s.progress()
 	}
-	s.lease.Touch()
+	s.charge.Touch()
 	s.moveNow()
 }
 

@@ -334,7 +334,7 @@ func (s *side) unpipe() {
 
 // resize gives a bulk direction the largest buffers that there is room for, up to most.
 func (s *side) resize(dst, src syscall.Conn, most sock.Buffers) {
-	size, changed := s.buffers.Resize(&s.session.lease, dst, most)
+	size, changed := s.buffers.Resize(&s.session.charge, dst, most)
 	// A buffer that was never set may grow to sock.Largest without us.
 	if changed && s.direction == toClient && (s.bufferSet || size != sock.Largest) {
 		sock.SetReceiveBuffer(src, size)

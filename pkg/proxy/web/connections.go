@@ -21,7 +21,7 @@ type connections struct {
 	metrics  *routeMetrics
 	log      *slog.Logger
 	lines    *loglimit.Clients
-	account  *admission.Route
+	account  *admission.Charges
 
 	tls *tls.Config // whose GetConfigForClient asks the front for the route's TLS
 
@@ -59,7 +59,7 @@ func (c *accepted) countFor(client netip.Addr) bool {
 		l.metrics.refused("client_limit")
 		return false
 	}
-	why := c.lease.Move(client)
+	why := c.charge.Move(client)
 	if why != admission.Admitted {
 		l.metrics.refused(why.String())
 	}

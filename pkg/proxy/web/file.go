@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// filePiece of a file goes to the kernel at once. Between two, deadline, counters and the lease's progress move.
+	// filePiece of a file goes to the kernel at once. Between two, deadline, counters and the charge's progress move.
 	// A slow machine takes one in less time than it would be taken for one that does not get on.
 	filePiece = 256 << 10
 	// corkFrom is how long a file has to be to be sent in full packets only. Otherwise sendfile(2) sends a short packet

@@ -48,7 +48,7 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 		l.pace(fd, s.Pace)
 	}
 	c.http1.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
-	if why := l.account.Admit(&c.lease, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
+	if why := l.account.Admit(&c.charge, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())
 		c.http1.Refuse()
 		return

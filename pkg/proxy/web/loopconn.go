@@ -71,7 +71,7 @@ func (c *loopConn) Received(n int) { c.connections.metrics.bytesIn(n) }
 func (c *loopConn) Sent(n int) {
 	c.connections.metrics.bytesOut(int64(n))
 	if st := c.streamed; st != nil && n > 0 {
-		c.lease.Touch()
+		c.charge.Touch()
 		if st.sent += int64(n); st.sent > longAnswer {
 			c.lengthen()
 		}
@@ -79,7 +79,7 @@ func (c *loopConn) Sent(n int) {
 }
 
 // Progress implements http1.Owner.
-func (c *loopConn) Progress() { c.lease.Touch() }
+func (c *loopConn) Progress() { c.charge.Touch() }
 
 // Retired implements http1.Owner.
 func (c *loopConn) Retired() bool { return c.server.leaves() }
@@ -95,7 +95,7 @@ func (c *loopConn) Closed() {
 func (c *loopConn) Streaming(upstream, client int, length int64) {
 	c.streamed = &streamed{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		waiter: shaper.Waiter{Ready: c.http1.Granted}, hasRoom: c.lease.Grow(costStreamed) == admission.Admitted,
+		waiter: shaper.Waiter{Ready: c.http1.Granted}, hasRoom: c.charge.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -122,12 +122,12 @@ func (c *loopConn) Streamed(kept bool, unsent int) {
 	if st.rationed && !st.shaper.Cancel(&st.waiter) {
 		st.shaper.Return(c.peer.Addr(), int64(unsent))
 	}
-	st.buffers.Resize(&c.lease, sock.FD(st.client), sock.Small)
+	st.buffers.Resize(&c.charge, sock.FD(st.client), sock.Small)
 	if kept && st.received != sock.Small {
 		sock.SetReceiveBuffer(sock.FD(st.endpoint), sock.Small)
 	}
 	if st.hasRoom {
-		c.lease.Shrink(costStreamed)
+		c.charge.Shrink(costStreamed)
 	}
 	c.streamed = nil
 }
@@ -141,7 +141,7 @@ func (c *loopConn) lengthen() {
 		return
 	}
 	// No more than that: slow readers of a backend fill the sockets to both sides.
-	if size, changed := st.buffers.Resize(&c.lease, sock.FD(st.client), sock.Medium); changed && size != st.received {
+	if size, changed := st.buffers.Resize(&c.charge, sock.FD(st.client), sock.Medium); changed && size != st.received {
 		sock.SetReceiveBuffer(sock.FD(st.endpoint), size)
 		st.received = size
 	}

@@ -32,7 +32,7 @@ type observer struct {
 	settings *Settings
 	log      *slog.Logger
 	metrics  *routeMetrics
-	account  *admission.Route
+	account  *admission.Charges
 	lines    *loglimit.Clients // in the log
 	turn     atomic.Uint64     // counts the requests that went well, of which every so manyth is logged
 	sink     record.Sink       // nil takes no records

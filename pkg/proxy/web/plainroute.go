@@ -83,7 +83,7 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 	if !p.nextEndpoint(x) {
 		return false // net/http's server looks once more, and tells the client
 	}
-	c.lease.Touch()
+	c.charge.Touch()
 	p.observer.metrics.began()
 	if f := &c.forwarded; string(x.Request.Host) != f.host || x.Request.Old != f.old || f.lines == nil {
 		f.host, f.old = string(x.Request.Host), x.Request.Old
@@ -124,7 +124,7 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 	if file == nil {
 		return false
 	}
-	connOf(x).lease.Touch()
+	connOf(x).charge.Touch()
 	p.observer.metrics.began()
 	x.File = file
 	p.Progressed(x, http1.Result{Code: http.StatusOK, Expected: file.Size()})

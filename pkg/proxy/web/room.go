@@ -132,12 +132,12 @@ func (c *conn) chargeUnread(n int) bool {
 	}
 	switch {
 	case due > u.charged:
-		if c.lease.Grow(due-u.charged) != admission.Admitted {
+		if c.charge.Grow(due-u.charged) != admission.Admitted {
 			c.Evict()
 			return false
 		}
 	case due < u.charged:
-		c.lease.Shrink(u.charged - due)
+		c.charge.Shrink(u.charged - due)
 	}
 	u.charged = due
 	return true
@@ -154,7 +154,7 @@ func (u *unread) taken(n int) {
 type charge struct {
 	conn   *conn
 	grown  int64
-	stream admission.Lease
+	stream admission.Charge
 
 	mu   sync.Mutex
 	over bool
@@ -163,7 +163,7 @@ type charge struct {
 // enter charges a request and its header. The header's bytes are no longer the connection's unread ones: at its next
 // read the connection's own charge goes down by them.
 func (r *response) enter(
-	request *http.Request, settings *Settings, account *admission.Route, body bool,
+	request *http.Request, settings *Settings, account *admission.Charges, body bool,
 ) admission.Refusal {
 	c := connOfRequest(request)
 	if c == nil {
@@ -194,8 +194,8 @@ func (r *response) enter(
 	}
 	c.unread.busy.Add(1)
 	r.charged.conn = c
-	c.lease.Touch()
-	why := c.lease.Grow(cost)
+	c.charge.Touch()
+	why := c.charge.Grow(cost)
 	if why == admission.Admitted {
 		r.charged.grown = cost
 	}
@@ -210,8 +210,8 @@ func (r *response) giveBack() {
 	r.charged.stream.Release()
 	if c := r.charged.conn; c != nil {
 		c.nextAnswer()
-		c.lease.Shrink(r.charged.grown)
-		c.lease.Touch()
+		c.charge.Shrink(r.charged.grown)
+		c.charge.Touch()
 		c.unread.busy.Add(-1)
 	}
 }

@@ -35,7 +35,7 @@ func (c *conn) shaped() *shaper.Flow {
 			if c.lost() {
 				return net.ErrClosed
 			}
-			c.lease.Touch() // it is we who hold the client up
+			c.charge.Touch() // it is we who hold the client up
 			return nil
 		}
 	}

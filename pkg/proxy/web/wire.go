@@ -21,7 +21,7 @@ type wire struct {
 
 // Write writes to the socket.
 func (w *wire) Write(b []byte) (int, error) {
-	w.lease.Touch()
+	w.charge.Touch()
 	n, err := w.socket.Write(b)
 	w.sent(int64(n))
 	return n, err
@@ -29,7 +29,7 @@ func (w *wire) Write(b []byte) (int, error) {
 
 // SendFile is [sock.Socket.SendFile].
 func (w *wire) SendFile(file *os.File, most int64, places sock.Places) (int64, error) {
-	w.lease.Touch()
+	w.charge.Touch()
 	n, err := w.socket.SendFile(file, most, places)
 	w.sent(n)
 	return n, err
@@ -55,7 +55,7 @@ func (w *wire) lengthen(u *upstreamConn) {
 	if s := w.connections.settings.Load(); s.Handler != nil && s.TLS == nil && sock.Far(w.socket) {
 		most = sock.Largest
 	}
-	if size, changed := w.buffers.Resize(&w.lease, w.socket, most); changed && u != nil {
+	if size, changed := w.buffers.Resize(&w.charge, w.socket, most); changed && u != nil {
 		u.resize(size)
 	}
 }
@@ -64,6 +64,6 @@ func (w *wire) lengthen(u *upstreamConn) {
 func (w *wire) nextAnswer() {
 	if !w.switched.Load() {
 		w.answer = 0
-		w.buffers.Resize(&w.lease, w.socket, sock.Small)
+		w.buffers.Resize(&w.charge, w.socket, sock.Small)
 	}
 }

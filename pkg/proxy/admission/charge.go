@@ -8,36 +8,36 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
-// Lease is the charge of one connection or request. It is a field of its holder, so that it is not allocated by itself.
-// The zero Lease has no charge; all methods may be called on it.
-type Lease struct {
-	route    *Route
+// Charge is what one connection or request is counted for. It is a field of its holder, so that it is not allocated by
+// itself. The zero Charge is nothing; all methods may be called on it.
+type Charge struct {
+	route    *Charges
 	holder   Holder
 	progress atomic.Int64 // the time of the holder's last progress, by the account's clock
 
 	// Guarded by the account's mutex.
 	client *client // nil after eviction or release
-	charge int64
+	bytes  int64
 	lent   int64 // bytes of the holder's large buffers
 	long   int64 // the number of its streams that may have such
-	since  int64 // progress when the lease was put into the client's list
-	link   list.Link[*Lease]
+	since  int64 // progress when the charge was put into the client's list
+	link   list.Link[*Charge]
 }
 
-// Touch notes progress of the holder. Of a client's leases, the one without progress for longest is evicted first.
-func (l *Lease) Touch() {
+// Touch notes progress of the holder. Of a client's charges, the one without progress for longest is evicted first.
+func (l *Charge) Touch() {
 	if l.route != nil {
 		l.progress.Store(l.route.account.now.Load())
 	}
 }
 
-// little is the number of bytes by which a lease may grow under pressure, when there is no room for new leases: a
+// little is the number of bytes by which a charge may grow under pressure, when there is no room for new charges: a
 // request on a connection that was admitted is served.
 const little = 48 << 10
 
 // Grow charges more memory, in bytes. It returns another refusal than [Admitted] when there is no room, or when the
-// lease has been evicted; the holder should end then.
-func (l *Lease) Grow(bytes int64) Refusal {
+// charge has been evicted; the holder should end then.
+func (l *Charge) Grow(bytes int64) Refusal {
 	if l.route == nil {
 		return Admitted
 	}
@@ -52,11 +52,11 @@ func (l *Lease) Grow(bytes int64) Refusal {
 		}
 		why = a.makeRoom(c, bytes, bound, &gone)
 		switch {
-		case l.client == nil: // makeRoom has evicted this lease
+		case l.client == nil: // makeRoom has evicted this charge
 			why = Memory
 			a.forget(c)
 		case why == Admitted:
-			l.charge += bytes
+			l.bytes += bytes
 			a.add(c, bytes)
 		default:
 			a.bar(c)
@@ -78,7 +78,7 @@ type Loan struct {
 // and ascending. A size fits while memory is not short, if every long stream could have it within a part of the memory:
 // so all streams have the same size, in whichever order they asked. Lend returns how many of the sizes fit; 0 is none.
 // The holder calls it again as the stream gets on, and without sizes at its end.
-func (l *Lease) Lend(to *Loan, sizes ...int64) (fit int) {
+func (l *Charge) Lend(to *Loan, sizes ...int64) (fit int) {
 	if l.route == nil || !to.long && len(sizes) == 0 {
 		return len(sizes)
 	}
@@ -108,18 +108,18 @@ func (l *Lease) Lend(to *Loan, sizes ...int64) (fit int) {
 	return fit
 }
 
-// settle takes a lease's loans off the account. The caller holds mu.
-func (a *Account) settle(l *Lease) {
+// settle takes a charge's loans off the account. The caller holds mu.
+func (a *Account) settle(l *Charge) {
 	a.lent -= l.lent
 	a.long -= l.long
 	l.lent, l.long = 0, 0
 }
 
 // Short reports whether the container has little free memory: buffers should hold as little as they can.
-func (l *Lease) Short() bool { return l.route != nil && l.route.account.short.Load() }
+func (l *Charge) Short() bool { return l.route != nil && l.route.account.short.Load() }
 
 // Shrink takes back bytes that Grow has charged.
-func (l *Lease) Shrink(bytes int64) {
+func (l *Charge) Shrink(bytes int64) {
 	if l.route == nil || bytes <= 0 {
 		return
 	}
@@ -127,14 +127,14 @@ func (l *Lease) Shrink(bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if l.client != nil {
-		bytes = min(bytes, l.charge)
-		l.charge -= bytes
+		bytes = min(bytes, l.bytes)
+		l.bytes -= bytes
 		a.add(l.client, -bytes)
 	}
 }
 
-// Move charges the lease to another client: the one in a PROXY header.
-func (l *Lease) Move(to netip.Addr) Refusal {
+// Move charges another client: the one in a PROXY header.
+func (l *Charge) Move(to netip.Addr) Refusal {
 	if l.route == nil {
 		return Admitted
 	}
@@ -147,7 +147,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 	case c.addr == limit.Key(to):
 		why = Admitted
 	default:
-		charge := l.charge
+		charge := l.bytes
 		a.release(l)
 		a.forget(c)
 		// The connection was admitted before: it may use all of the memory.
@@ -162,7 +162,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 }
 
 // Release takes the whole charge back. The holder calls it at its end, after an eviction too. Further calls do nothing.
-func (l *Lease) Release() {
+func (l *Charge) Release() {
 	if l.route == nil {
 		return
 	}
@@ -177,6 +177,6 @@ func (l *Lease) Release() {
 }
 
 // stale reports whether the holder has been without progress for long. The caller holds the account's mutex.
-func (l *Lease) stale() bool {
+func (l *Charge) stale() bool {
 	return l.route.account.now.Load()-l.progress.Load() >= int64(stale)
 }
