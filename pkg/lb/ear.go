@@ -27,7 +27,8 @@ type ear struct {
 	verdicts map[whom]verdict
 }
 
-// whom is who was asked: those that this node knows on a link, and the node that doubts this one; the zero address is none.
+// whom is who was asked: those that this node knows on a link, and the node that doubts this one; the zero address is
+// none.
 type whom struct {
 	link    int
 	six     bool
@@ -40,8 +41,8 @@ type verdict struct {
 	at       time.Time
 }
 
-// hears reports whether a station of the link of ip answers this node, the doubter among them. It is an error if there is
-// none to ask.
+// hears reports whether a station of the link of ip answers this node, the doubter among them. It is an error if there
+// is none to ask.
 func (e *ear) hears(ctx context.Context, link address.Link, ip, doubter netip.Addr) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -61,7 +61,7 @@ type Cause struct {
 	Remedy  string    `json:"remedy"`  // one sentence that names what to do
 	Certain bool      `json:"certain"` // what was heard proves it; false: likely
 	Since   time.Time `json:"since"`
-	Others  []Suspect   `json:"others,omitempty"` // what else fits, best first
+	Others  []Suspect `json:"others,omitempty"` // what else fits, best first
 }
 
 // Suspect is a cause that fits as well, and is not the one that is shown.

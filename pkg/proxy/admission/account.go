@@ -286,7 +286,7 @@ func (a *Account) top(of func(*Charges) bool) (top *client) {
 	return top
 }
 
-// evict takes a charge off the account. It forgets the charge's client if that has no other charge, unless it is by. The
+// evict takes a charge off the account. It forgets the charge's client if that has no other one, unless it is by. The
 // caller holds mu, and calls the holder's Evict after it has let go of mu.
 func (a *Account) evict(l *Charge, by *client) {
 	c := l.client

@@ -56,7 +56,7 @@ type session struct {
 	cut      string       // why we ended it from outside, as it is recorded; "" otherwise
 	untaken  int          // bytes that the two peers had not taken when idle looked last
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
-	charge    admission.Charge
+	charge   admission.Charge
 	draft    draft
 	header   *sock.Header // of the client's connection, while it is awaited
 	tls      *tlsPart     // nil without TLS

@@ -14,7 +14,7 @@ type accepted struct {
 	connections *connections
 	server      *server        // of net/http, that gets it if it is handed off; set when it is counted
 	peer        netip.AddrPort // as accept or the PROXY header told it: the socket itself forgets it with a reset
-	charge       admission.Charge
+	charge      admission.Charge
 
 	evicted atomic.Bool
 	closed  atomic.Bool
