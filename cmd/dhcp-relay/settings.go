@@ -156,6 +156,10 @@ func (s *settings) Validate() error {
 		}
 	}
 	faults = slices.Concat(faults, s.validate6())
+	if _, err := netip.ParseAddr(s.Upstream); err != nil && noInterface(s.Upstream) {
+		faults = append(faults,
+			fmt.Errorf("%s_UPSTREAM: %q is neither an address nor the name of an interface", prefix, s.Upstream))
+	}
 	if s.DrainGrace < 0 {
 		faults = append(faults, fmt.Errorf("%s_DRAIN_GRACE: %s is below 0", prefix, s.DrainGrace))
 	}
@@ -168,6 +172,13 @@ func (s *settings) Validate() error {
 		seen[err.Error()] = true
 		return again
 	})...)
+}
+
+// noInterface tells whether a text is no interface's name, but a mistyped address: it has characters that the kernel
+// allows in no name, or is four numbers.
+func noInterface(text string) bool {
+	numbers := strings.Count(text, ".") == 3 && strings.Trim(text, "0123456789.") == ""
+	return numbers || strings.ContainsAny(text, ":/")
 }
 
 // has4 tells whether DHCPv4 is to be relayed.

@@ -46,6 +46,21 @@ func TestSettingsNameEveryFault(t *testing.T) {
 	}
 }
 
+// TestUpstream is an interface by name, or an address; a mistyped address is none of the two.
+func TestUpstream(t *testing.T) {
+	for value, fine := range map[string]bool{
+		"": true, "eth0": true, "bond0.20": true, "10": true, "10.244.0.10": true,
+		"10.244.0.300": false, "10.244.0.1/24": false, "2001:db8::g": false,
+	} {
+		t.Setenv(prefix+"_SERVERS", "smee")
+		t.Setenv(prefix+"_UPSTREAM", value)
+		var s settings
+		if err := daemon.ParseEnv(prefix, &s); (err == nil) != fine {
+			t.Errorf("UPSTREAM=%q: %v", value, err)
+		}
+	}
+}
+
 // TestSettingsOfDHCPv6: its servers are those of DHCPv4 by name, unless others are named; every fault names its variable.
 func TestSettingsOfDHCPv6(t *testing.T) {
 	tests := map[string]struct {

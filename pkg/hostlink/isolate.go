@@ -41,7 +41,7 @@ func (h *Host) isolate(listener string, requestsPass bool) *Fault {
 // undo.
 func reunite(listeners []string) error {
 	filter, err := dialFilter()
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // no netfilter, or no module nf_tables
 		return nil
 	}
 	if err != nil {
@@ -58,8 +58,8 @@ func reunite(listeners []string) error {
 	return nil
 }
 
-// filterTime is how long the kernel may take to answer. Without the module nf_tables it answers one message of several.
-const filterTime = 2 * time.Second
+// filterTime is how long the kernel may take to answer.
+const filterTime = 10 * time.Second
 
 // filter is a socket to netfilter.
 type filter struct {
@@ -75,6 +75,14 @@ func dialFilter() (f *filter, err error) {
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("failed to open netfilter: %w", err)
+	}
+	// Without the module nf_tables the kernel answers one message of a batch, whose others would be waited for.
+	if err = f.bound(); err == nil {
+		_, err = f.ListTablesOfFamily(nftables.TableFamilyINet)
+	}
+	if err != nil {
+		f.close()
+		return nil, fmt.Errorf("failed to ask nftables: %w", err)
 	}
 	return f, nil
 }
