@@ -159,7 +159,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		following.Go(func() { informer.RunWithContext(life) })
 	}
 	// A status that the API does not take must not keep the plan waiting.
-	following.Go(func() { c.work(c.queue, func(key) error { return c.replan(life) }) })
+	following.Go(func() { c.work(c.queue, func(key) error { c.replan(life); return nil }) })
 	following.Go(func() { c.work(c.statuses, func(k key) error { return c.writeStatus(life, k) }) })
 	following.Go(func() {
 		<-life.Done()
@@ -214,16 +214,16 @@ func (c *Controller) work(queue workqueue.TypedRateLimitingInterface[key], do fu
 }
 
 // replan makes the plan anew, and starts, changes and stops the tasks of addresses.
-func (c *Controller) replan(ctx context.Context) error {
+func (c *Controller) replan(ctx context.Context) {
 	if !c.synced.Load() {
-		return nil
+		return
 	}
 	plan := service.Make(c.ourServices(), c.o.Services)
 	c.forward.Set(forward.State{Plan: plan, Slices: c.slices, Place: c.place()}) // before anybody stands as a candidate
 	c.mu.Lock()
 	if c.done {
 		c.mu.Unlock()
-		return nil
+		return
 	}
 	before := c.plan
 	c.plan = plan
@@ -256,7 +256,6 @@ func (c *Controller) replan(ctx context.Context) error {
 		}
 	}
 	c.metrics.refused.Set(float64(refused))
-	return nil
 }
 
 // start starts the task of an address. The caller holds mu.
