@@ -208,6 +208,9 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		return // The answer to the firmware's IP layer.
 	}
 	if b == nil || b.expected {
+		if r == ack && (e.Client != [16]byte{} || len(e.Text(boot.File)) == 0) {
+			return // The answer to a system that renews its lease: many servers repeat its ciaddr (RFC 2131 table 3).
+		}
 		b = j.newBoot(m, e)
 	}
 	if b.facts.stage == "" {

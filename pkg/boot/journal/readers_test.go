@@ -49,7 +49,10 @@ func TestForgottenMachinesAreTold(t *testing.T) {
 // A system that renews its lease is no machine that boots, and makes room for none.
 func TestRenewalsForgetNobody(t *testing.T) {
 	j := New(Options{})
-	put(j, one.dhcp(0, boot.DHCPRequest, 3, func(e *draft) { e.Client = bytes16(one.address) }))
+	renewed := func(e *draft) { e.Client = bytes16(one.address) }
+	put(j, one.dhcp(0, boot.DHCPRequest, 3, renewed), one.reply(0.1, 5, ""))
+	put(j, one.dhcp(5, boot.DHCPRequest, 3, renewed), one.reply(5.1, 5, "undionly.kpxe", renewed))
+	j.Tick(after(20))
 	if n := len(j.Machines()); n != 0 || j.Forgotten() != 0 {
 		t.Errorf("%d machines are known, %d made room", n, j.Forgotten())
 	}
