@@ -239,38 +239,32 @@ func (v *volume) collect() {
 			keep[filepath.Base(target)] = true
 		}
 	}
-	entries, err := os.ReadDir(v.path(nameGenerations))
-	if err != nil {
-		v.log.Warn("failed to list generations", "error", err)
-	}
-	for _, entry := range entries {
-		if keep[entry.Name()] {
-			continue
-		}
-		if err := os.RemoveAll(v.path(nameGenerations, entry.Name())); err != nil {
-			v.log.Warn("failed to remove generation", "generation", entry.Name(), "error", err)
-		}
-	}
-	v.collectPartial()
-}
-
-// collectPartial removes the downloads that were published: they share their bytes with what is served, and must
-// not be written to.
-func (v *volume) collectPartial() {
-	entries, err := os.ReadDir(v.path(namePartial))
-	if err != nil {
-		v.log.Warn("failed to list partial files", "error", err)
-	}
-	for _, entry := range entries {
+	v.clear(nameGenerations, func(entry fs.DirEntry) bool { return !keep[entry.Name()] })
+	// Downloads that were published share their bytes with what is served, and must not be written to.
+	v.clear(namePartial, func(entry fs.DirEntry) bool {
 		info, err := entry.Info()
 		if err != nil {
-			continue
+			return false
 		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
-			if err := os.Remove(v.path(namePartial, entry.Name())); err != nil {
-				v.log.Warn("failed to remove partial file", "file", entry.Name(), "error", err)
-			}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		return ok && stat.Nlink > 1
+	})
+}
+
+// clear removes entries of a directory of the volume.
+func (v *volume) clear(name string, unwanted func(fs.DirEntry) bool) {
+	entries, err := os.ReadDir(v.path(name))
+	for _, entry := range entries {
+		if unwanted(entry) {
+			err = errors.Join(err, os.RemoveAll(v.path(name, entry.Name())))
 		}
+	}
+	v.clearing(err)
+}
+
+func (v *volume) clearing(err error) {
+	if err != nil {
+		v.log.Warn("failed to clear volume", "error", err)
 	}
 }
 
@@ -284,7 +278,7 @@ func (v *volume) dropPrevious() bool {
 		return false
 	}
 	if err := os.Remove(v.path(namePrevious)); err != nil {
-		v.log.Warn("failed to remove link", "error", err)
+		v.clearing(err)
 		return false
 	}
 	v.log.Warn("previous files removed", "reason", "the volume is full")
@@ -294,15 +288,7 @@ func (v *volume) dropPrevious() bool {
 
 // clearPartial removes downloads that nobody waits for any more.
 func (v *volume) clearPartial() {
-	entries, err := os.ReadDir(v.path(namePartial))
-	if err != nil {
-		v.log.Warn("failed to list partial files", "error", err)
-	}
-	for _, entry := range entries {
-		if err := os.RemoveAll(v.path(namePartial, entry.Name())); err != nil {
-			v.log.Warn("failed to remove partial file", "file", entry.Name(), "error", err)
-		}
-	}
+	v.clear(namePartial, func(fs.DirEntry) bool { return true })
 }
 
 func syncDir(dir string) error {
