@@ -99,7 +99,7 @@ func preset(t *testing.T, name string) string {
 
 // TestSettingsForHostsAreTaken: commands of docs/without-kubernetes.md, and the units of docs/examples/host.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "../../docs/examples/host", prefix, 2, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "../../docs/examples/host", prefix, 1, func() error {
 		return daemon.ParseEnv(prefix, &config{})
 	})
 }

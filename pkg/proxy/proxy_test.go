@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,15 +34,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// free is a port where nobody listens, for the address 127.0.0.1.
+// free is a port where nobody listens, for the address 127.0.0.1: below those that the kernel gives to connections,
+// which would take it until it is opened (net.ipv4.ip_local_port_range).
 func free(t *testing.T) route.Listen {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(10000+rand.IntN(22000)))
+		if listener, err := net.Listen("tcp", at.String()); err == nil {
+			defer listener.Close()
+			return route.Listen(at)
+		}
 	}
-	defer listener.Close()
-	return route.Listen(listener.Addr().(*net.TCPAddr).AddrPort())
 }
 
 // hello is a backend that answers every connection with its name, by TCP or HTTP.
