@@ -141,7 +141,7 @@ func (p *Pool) Refresh() {
 }
 
 // checkEvery is how often the servers' health is looked at.
-const checkEvery = time.Second
+const checkEvery = 3 * time.Second
 
 // Run looks up until ctx is done.
 func (p *Pool) Run(ctx context.Context) error {
