@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"reflect"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/proxy"
@@ -71,10 +73,66 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 func fields() string {
 	var b strings.Builder
 	b.WriteString("| field | kind | meaning |\n|---|---|---|\n")
-	for _, f := range route.Fields() {
+	for _, f := range fieldsOf(reflect.TypeFor[route.Table](), "") {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f[0], f[1], f[2])
 	}
 	return b.String()
+}
+
+// fieldsOf lists every field of a routes file: path, kind, meaning.
+func fieldsOf(t reflect.Type, prefix string) [][3]string {
+	var all [][3]string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		path, inner := prefix+name, f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Slice {
+			inner, path = inner.Elem(), path+"[]"
+		}
+		all = append(all, [3]string{path, kindOf(inner, f.Tag.Get("enum")), f.Tag.Get("desc")})
+		if kindOf(inner, "") == "fields" {
+			all = append(all, fieldsOf(inner, path+".")...)
+		}
+	}
+	return all
+}
+
+func kindOf(t reflect.Type, enum string) string {
+	if enum != "" {
+		return strings.ReplaceAll(enum, ",", ", ")
+	}
+	switch t {
+	case reflect.TypeFor[setting.Duration]():
+		return "duration"
+	case reflect.TypeFor[setting.Rate]():
+		return "rate"
+	case reflect.TypeFor[route.Listen]():
+		return "port or address"
+	case reflect.TypeFor[route.Backend]():
+		return "backend"
+	case reflect.TypeFor[netip.Prefix]():
+		return "prefix"
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return "fields"
+	case reflect.Bool:
+		return "true, false"
+	case reflect.String:
+		return "text"
+	case reflect.Int, reflect.Float64:
+		return "number"
+	case reflect.Map:
+		return "names and values"
+	default:
+		panic(fmt.Sprintf("type %s has no word", t))
+	}
 }
 
 func preset(t *testing.T, name string) string {

@@ -21,11 +21,7 @@ func reserve(t route.Table, boots int64) bounds.Reserve {
 	sessions := 0
 	for _, r := range t.Routes {
 		if r.Protocol.Network() == "udp" && r.Protocol != route.Syslog {
-			each := r.Limits.Sessions
-			if each == 0 {
-				each = datagram.DefaultMaxSessions
-			}
-			sessions += each
+			sessions += datagram.DefaultMaxSessions
 		}
 	}
 	return bounds.Reserve{

@@ -5,9 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
@@ -53,7 +51,6 @@ func TestTakeOver(t *testing.T) {
 	}{
 		"another limit":    {func(c *edge.Config) { c.Limit = &limit.Config{Concurrent: 1} }, true},
 		"another claim":    {func(c *edge.Config) { c.JWT.Claims = map[string][]string{"scope": {"x"}} }, true},
-		"shorter leeway":   {func(c *edge.Config) { c.JWT.Leeway = setting.Duration(time.Second) }, true},
 		"another issuer":   {func(c *edge.Config) { c.JWT.Issuer = "http://192.0.2.1/" }, false},
 		"other keys":       {func(c *edge.Config) { c.JWT.JWKS = "/none" }, false},
 		"another version":  {func(c *edge.Config) { c.TLS.MinVersion = "1.3" }, false},

@@ -375,7 +375,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(`
 hosts: ["a b"]
 tls: {minVersion: "1.1"}
-jwt: {realm: x}
+jwt: {ca: /x}
 limit: {preset: x}
 rewrite: {stripPrefix: x}
 `), &c); err != nil {

@@ -83,16 +83,10 @@ func CheckHTTP(path string, secure Secure) Check {
 	}
 }
 
-// CheckGRPC succeeds if grpc.health.v1.Health/Check says SERVING, over HTTP/2. The two messages are small
+// CheckGRPC succeeds if grpc.health.v1.Health/Check says of the server SERVING, over HTTP/2. The two messages are small
 // enough to be written by hand, which spares the program a gRPC library.
-func CheckGRPC(service string, secure Secure) Check {
-	message := []byte{0, 0, 0, 0, 0} // not compressed, length
-	if service != "" {
-		message = append(message, 1<<3|2) // HealthCheckRequest.service = 1
-		message = binary.AppendUvarint(message, uint64(len(service)))
-		message = append(message, service...)
-		binary.BigEndian.PutUint32(message[1:], uint32(len(message)-5))
-	}
+func CheckGRPC(secure Secure) Check {
+	message := make([]byte, 5) // not compressed, empty: the server as a whole
 	var protocols http.Protocols
 	scheme, host := "http", ""
 	if secure != nil {

@@ -83,7 +83,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		opened, err := syslog.Listen(syslog.Config{
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
-			Source:       syslog.Source(r.Syslog.Source), Workers: r.Workers, Logger: log, Metrics: p.metrics.syslog,
+			Source:       syslog.Source(r.Syslog.Source), Logger: log, Metrics: p.metrics.syslog,
 			Sink: p.options.Sink,
 		})
 		if err != nil {
@@ -115,13 +115,12 @@ func (f *datagramFront) update(r route.Route, backend *pool) {
 	}
 }
 
-// tftpConfig has the settings of a tftp route that may change while it is open, and the number of its workers.
+// tftpConfig has the settings of a tftp route that may change while it is open.
 func tftpConfig(r route.Route) tftp.Config {
 	var boot bootfile.Config
 	boot.Directory, boot.Path = r.TFTP.BootFiles()
 	return tftp.Config{
-		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
-		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite,
+		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), AllowWrite: r.TFTP.AllowWrite,
 		Transparent: r.TFTP.Source == "transparent", Boot: boot, Loaders: r.TFTP.Loaders,
 	}
 }
@@ -129,14 +128,12 @@ func tftpConfig(r route.Route) tftp.Config {
 // udpConfig is the same for a udp route.
 func udpConfig(r route.Route) udp.Config {
 	return udp.Config{
-		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
-		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers,
-	}
+		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D()}
 }
 
 // sameDatagram reports whether an open datagram front can serve the next version of its route. A syslog front has no
 // sessions, so it is simply opened again.
 func sameDatagram(a, b route.Route) bool {
-	return a.Workers == b.Workers && a.Syslog == b.Syslog && a.TFTP.Source == b.TFTP.Source &&
+	return a.Syslog == b.Syslog && a.TFTP.Source == b.TFTP.Source &&
 		(a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
 }

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"testing"
+	"time"
 
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -13,10 +15,9 @@ func TestSourceChangesByReload(t *testing.T) {
 		change func(*route.Route)
 		same   bool
 	}{
-		"source":  {func(r *route.Route) { r.TFTP.Source = "transparent" }, false},
-		"workers": {func(r *route.Route) { r.Workers = 2 }, false},
-		"writes":  {func(r *route.Route) { r.TFTP.AllowWrite = true }, true},
-		"bounds":  {func(r *route.Route) { r.Limits.Sessions = 5 }, true},
+		"source": {func(r *route.Route) { r.TFTP.Source = "transparent" }, false},
+		"writes": {func(r *route.Route) { r.TFTP.AllowWrite = true }, true},
+		"bounds": {func(r *route.Route) { r.Timeouts.Idle = setting.Duration(time.Minute) }, true},
 	} {
 		after := before
 		tt.change(&after)

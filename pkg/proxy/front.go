@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
@@ -32,12 +31,9 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Sink: p.options.Sink,
 		})
 	case route.HTTP, route.GRPC, route.Files:
-		s, err := p.settingsAt(c, r.Address(l), nil)
-		if err != nil {
-			return nil, err
-		}
 		return web.Listen(web.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: p.log, Metrics: p.metrics.web,
+			Route: r.Name, Listen: l.AddrPort(), Settings: p.settingsAt(c, r.Address(l), nil),
+			Logger: p.log, Metrics: p.metrics.web,
 			Loops: p.loops, Account: p.options.Account, Sink: p.options.Sink,
 		})
 	default:
@@ -66,12 +62,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	case *tcp.Front:
 		f.Update(p.tcpSettings(next, backend, c.gates[next.Name]))
 	case *web.Front:
-		s, err := p.settingsAt(c, next.Address(old.listen), old)
-		if err != nil {
-			p.log.Error("failed to update route", "route", next.Name, "error", err)
-			return
-		}
-		f.Update(s)
+		f.Update(p.settingsAt(c, next.Address(old.listen), old))
 	case *datagramFront:
 		f.update(next, backend)
 	}
@@ -80,7 +71,6 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
 	s := tcp.Settings{
 		Pool:           backend.Pool,
-		Dial:           r.Timeouts.Dial.D(),
 		Idle:           r.Timeouts.Idle.D(),
 		Drain:          r.Timeouts.Drain.D(),
 		MaxConnections: r.Limits.Connections,
@@ -103,31 +93,22 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 	return s
 }
 
-func (p *Proxy) webSettings(t route.Table, r route.Route, backend *pool) (web.Settings, error) {
+func (p *Proxy) webSettings(t route.Table, r route.Route, backend *pool) web.Settings {
 	s := web.Settings{
-		GRPC:    r.Protocol == route.GRPC,
-		Trusted: r.TrustedPrefixes,
-		Timeouts: web.Timeouts{
-			Dial:     r.Timeouts.Dial.D(),
-			Header:   r.Timeouts.Header.D(),
-			Stall:    r.Timeouts.Stall.D(),
-			Idle:     r.Timeouts.Idle.D(),
-			Response: r.Timeouts.Response.D(),
-		},
+		GRPC:           r.Protocol == route.GRPC,
+		Trusted:        r.TrustedPrefixes,
+		Timeouts:       web.Timeouts{Idle: r.Timeouts.Idle.D()},
 		Shaper:         p.shapers.Route(r.Name),
 		Rate:           r.Limits.Rate.Bits(),
-		MaxHeader:      int(r.Limits.Header),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
 		AcceptProxy:    r.ProxyProtocol.Accept,
 		Drain:          r.Timeouts.Drain.D(),
-	}
-	if err := s.AccessLog.UnmarshalText([]byte(r.AccessLog)); err != nil {
-		return s, fmt.Errorf("failed to read access log of route %s: %w", r.Name, err)
+		AccessLog:      web.AccessLog(r.AccessLog),
 	}
 	if r.Protocol != route.Files {
 		s.Pool = backend.Pool
-		return s, nil
+		return s
 	}
 	files := artifacts.New(artifacts.Config{
 		Directory: r.Files.Directory,
@@ -136,8 +117,8 @@ func (p *Proxy) webSettings(t route.Table, r route.Route, backend *pool) (web.Se
 		Logger:    p.log.With("route", r.Name),
 		Metrics:   p.metrics.files,
 	})
-	s.Handler, s.Ready, s.Pace = filesHandler{files}, files.Ready, int64(r.Files.Pace)
-	return s, nil
+	s.Handler, s.Ready = filesHandler{files}, files.Ready
+	return s
 }
 
 // bootPaths are where in a files route's directory the boot files of tftp routes are.
@@ -192,11 +173,8 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) end
 		Sources:  sources,
 		ByClient: r.Protocol.Network() == "udp", // its datagrams are to meet one endpoint
 		Health: endpoint.Health{
-			Check:     check(r.Health.Active, trust),
-			Interval:  r.Health.Active.Interval.D(),
-			Timeout:   r.Health.Active.Timeout.D(),
-			Unhealthy: r.Health.Active.Unhealthy,
-			Healthy:   r.Health.Active.Healthy,
+			Check:    check(r.Health.Active, trust),
+			Interval: r.Health.Active.Interval.D(),
 		},
 		Self:    p.self(t, r.Protocol.Network()),
 		Logger:  p.log.With("route", r.Name),
@@ -215,7 +193,7 @@ func check(a route.Active, trust *certs.Trust) endpoint.Check {
 	case "http":
 		return endpoint.CheckHTTP(a.Path, secure)
 	case "grpc":
-		return endpoint.CheckGRPC(a.Service, secure)
+		return endpoint.CheckGRPC(secure)
 	default:
 		return nil
 	}

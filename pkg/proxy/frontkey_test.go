@@ -58,10 +58,8 @@ func TestOtherRoutesOfAPortAreUntouched(t *testing.T) {
 		return r
 	}
 	b := host("b", route.HTTP, l)
-	limits := b
-	limits.Limits.Header = 32 << 10
 	idle := b
-	idle.Timeouts.Idle, idle.Timeouts.Header = setting.Duration(time.Hour), setting.Duration(time.Minute)
+	idle.Timeouts.Idle = setting.Duration(time.Hour)
 	with := func(first route.Route, others ...route.Route) route.Table {
 		return table(append([]route.Route{first}, others...)...)
 	}
@@ -72,7 +70,6 @@ func TestOtherRoutesOfAPortAreUntouched(t *testing.T) {
 		"the first moves":        with(host("a", route.HTTP, elsewhere), b, c),
 		"the first becomes gRPC": with(host("a", route.GRPC, l), b, c),
 		"they change places":     with(c, b, a),
-		"the header's limit":     with(a, limits, c),
 		"times":                  with(idle, c),
 	}
 	for name, next := range steps {

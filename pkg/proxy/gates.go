@@ -124,14 +124,9 @@ func sharing(t route.Table, key string) []route.Route {
 
 // settingsAt are the settings of the front at an address: those of the route that has the socket, with those that
 // share it as sites. old is the front that is there; nil is none.
-func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, error) {
-	routes := sharing(c.table, key)
-	var settings web.Settings
-	for i, r := range routes {
-		s, err := p.webSettings(c.table, r, c.pools[r.Name])
-		if err != nil {
-			return settings, err
-		}
+func (p *Proxy) settingsAt(c *change, key string, old *running) (settings web.Settings) {
+	for i, r := range sharing(c.table, key) {
+		s := p.webSettings(c.table, r, c.pools[r.Name])
 		if f, ok := oldFront(old); ok && r.Protocol == route.Files && sameFiles(p.table, c.table, r) {
 			if handler, ready := f.Handler(r.Name); handler != nil {
 				s.Handler, s.Ready = handler, ready // the same files: nothing to open again
@@ -150,7 +145,7 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 			settings.Sites = append(settings.Sites, web.Site{Route: r.Name, Settings: s})
 		}
 	}
-	return settings, nil
+	return settings
 }
 
 func oldFront(old *running) (*web.Front, bool) {

@@ -72,9 +72,9 @@ func TestWarnsOfPassThrough(t *testing.T) {
 	p.apply(t, table(web, through))
 	expect("when it comes again", 1)
 	quiet := through
-	quiet.TCP.IgnoresAddressHeaders = true
+	quiet.ProxyProtocol.Send = "v2"
 	p.apply(t, table(web, quiet))
-	expect("where the backend ignores the headers", 0)
+	expect("where the backend is told the client", 0)
 }
 
 // believing is Tinkerbell's server, as far as it goes by addresses: whoever is called so by a trusted peer, which the

@@ -240,7 +240,7 @@ routes:
   listen: LISTEN
   backends: BACKEND
   backendTLS: {ca: DIR/ca.crt, name: NAME}
-  health: {active: {type: http, path: /healthz, interval: 20ms, unhealthy: 1}}
+  health: {active: {type: http, path: /healthz, interval: 20ms}}
 `)
 	table := func(name string) route.Table {
 		t.Helper()

@@ -122,10 +122,8 @@ func (r Route) check(at func(field, format string, args ...any)) {
 		}
 	}
 	only("files", r.Files != FilesOptions{}, Files)
-	only("tcp", r.TCP != TCPOptions{}, TCP)
 	only("tftp", r.TFTP != TFTPOptions{}, TFTP)
 	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
-	only("workers", r.Workers != 0, TFTP, Syslog, UDP)
 	only("hosts", len(r.Hosts) > 0, web...)
 	only("tls", r.TLS != nil, stream...)
 	only("tls.alpn", r.TLS != nil && len(r.TLS.ALPN) > 0, TCP)
@@ -140,15 +138,8 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("proxyProtocol.send", r.ProxyProtocol.Send != "", TCP)
 	only("limits.connections", r.Limits.Connections != 0, stream...)
 	only("limits.connectionsPerClient", r.Limits.ConnectionsPerClient != 0, stream...)
-	only("limits.header", r.Limits.Header != 0, web...)
-	only("limits.sessions", r.Limits.Sessions != 0, TFTP, UDP)
-	only("limits.sessionsPerClient", r.Limits.SessionsPerClient != 0, TFTP, UDP)
 	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
-	only("timeouts.dial", r.Timeouts.Dial != 0, TCP, HTTP, GRPC)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
-	only("timeouts.header", r.Timeouts.Header != 0, web...)
-	only("timeouts.stall", r.Timeouts.Stall != 0, web...)
-	only("timeouts.response", r.Timeouts.Response != 0, HTTP, GRPC)
 	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
 	r.checkEdge(at)
 	r.checkNumbers(at)
@@ -164,11 +155,6 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	for field, n := range map[string]int{
 		"limits.connections":          r.Limits.Connections,
 		"limits.connectionsPerClient": r.Limits.ConnectionsPerClient,
-		"limits.sessions":             r.Limits.Sessions,
-		"limits.sessionsPerClient":    r.Limits.SessionsPerClient,
-		"workers":                     r.Workers,
-		"health.active.unhealthy":     r.Health.Active.Unhealthy,
-		"health.active.healthy":       r.Health.Active.Healthy,
 	} {
 		if n < 0 {
 			at(field, "%d is below 0", n)
@@ -183,17 +169,8 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	if loaders := r.TFTP.Loaders; loaders != "" && !loadersAt.MatchString(loaders) {
 		at("tftp.loaders", "%q is no port and path, such as :7171/ipxe/", loaders)
 	}
-	if r.Workers > 64 {
-		at("workers", "%d is more than 64", r.Workers)
-	}
-	for field, d := range map[string]setting.Duration{
-		"timeouts.drain":         r.Timeouts.Drain,
-		"health.active.interval": r.Health.Active.Interval,
-		"health.active.timeout":  r.Health.Active.Timeout,
-	} {
-		if d < 0 {
-			at(field, "%s is below 0", d)
-		}
+	if interval := r.Health.Active.Interval; interval < 0 {
+		at("health.active.interval", "%s is below 0", interval)
 	}
 	active := r.Health.Active
 	if active.Type == "" && active != (Active{}) {
@@ -202,13 +179,7 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	if active.Path != "" && !strings.HasPrefix(active.Path, "/") {
 		at("health.active.path", "%q does not begin with /", active.Path)
 	}
-	if r.AccessLog != "" && r.AccessLog != "off" && r.AccessLog != "errors" && r.AccessLog != "all" &&
-		!everyForm.MatchString(r.AccessLog) {
-		at("accessLog", "%q is none of off, errors, all, 1/N", r.AccessLog)
-	}
 }
-
-var everyForm = regexp.MustCompile(`^1/[1-9][0-9]{0,17}$`)
 
 // enums checks every field that has a closed list of values.
 func (d *checker) enums(v reflect.Value, field string) {

@@ -63,7 +63,6 @@ func (d Defaults) preset(name string) (Table, bool) {
 			},
 			{
 				Name: "tink", Protocol: TCP, Listen: port(42113), Backends: d.backend("tink-server", 42113),
-				TCP: TCPOptions{IgnoresAddressHeaders: true},
 			},
 			{
 				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: d.backend("smee", 7171),
@@ -94,15 +93,14 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
 	visible := &paths.Config{Allow: tinkerbellPaths}
 	routes := []Route{{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: at(7080), Paths: visible}}
-	other := TCPOptions{IgnoresAddressHeaders: true}
 	return append(routes,
-		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
+		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113)},
 		Route{
 			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
 			TFTP: TFTPOptions{Loaders: ":7080/ipxe/binary/"},
 		},
 		Route{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
-		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
+		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), Optional: true},
 		files,
 	)
 }
@@ -111,7 +109,6 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 // 0.18.)
 func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route {
 	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
-	other := TCPOptions{IgnoresAddressHeaders: true}
 	return []Route{
 		{
 			Name: "http", Protocol: HTTP, Listen: port(7171), Backends: at(7171),
@@ -121,14 +118,14 @@ func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route
 			Name: "metadata", Protocol: HTTP, Listen: port(7172), Backends: at(7172),
 			Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
 		},
-		{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
+		{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113)},
 		{
 			// Before 0.22 the loaders are at /ipxe/, and Smee goes by the last part of the path.
 			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
 			TFTP: TFTPOptions{Loaders: ":7171/ipxe/binary/"},
 		},
 		{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
-		{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
+		{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), Optional: true},
 		files,
 	}
 }

@@ -67,22 +67,17 @@ type Route struct {
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
 	ProxyProtocol   ProxyProtocol   `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
 	Health          Health          `json:"health,omitzero" desc:"which endpoints are offered"`
-	AccessLog       string          `json:"accessLog,omitempty" form:"^(|off|errors|all|1/[1-9][0-9]{0,17})$" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
+	AccessLog       string          `json:"accessLog,omitempty" enum:"off,errors,all" desc:"http, grpc, files: which requests are logged; default errors"`
 	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
-	TCP             TCPOptions      `json:"tcp,omitzero" desc:"tcp only"`
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
 	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
-	Workers         int             `json:"workers,omitempty" min:"0" max:"64" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
 }
 
 // Timeouts of a route.
 type Timeouts struct {
-	Dial     setting.Duration `json:"dial,omitempty" desc:"one attempt to connect to an endpoint; default 2s"`
-	Idle     setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
-	Header   setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
-	Stall    setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
-	Response setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`
-	Drain    setting.Duration `json:"drain,omitempty" min:"0" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
+	Idle setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
+	// Drain is STACK_PROXY_DRAIN_TIMEOUT: how long what is open may go on when the route ends.
+	Drain setting.Duration `json:"-"`
 }
 
 // Limits of a route.
@@ -90,9 +85,6 @@ type Limits struct {
 	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default what memory and descriptors allow"`
 	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" min:"0" desc:"the same, by client address (IPv6: a /64; that of the PROXY header, where one is accepted)"`
 	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
-	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
-	Sessions             int           `json:"sessions,omitempty" min:"0" desc:"tftp, udp: at a time; default 4096"`
-	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" min:"0" desc:"the same, by client address; default 64"`
 	Rate                 setting.Rate  `json:"rate,omitempty" desc:"tcp, http, files, tftp: bits a second that are sent to all clients together, shared fairly among their addresses (IPv6: /64): 500M, 2.5G; default no bound"`
 }
 
@@ -109,24 +101,14 @@ type Health struct {
 
 // Active health checks.
 type Active struct {
-	Type      string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1; by TLS where the route has backendTLS"`
-	Path      string           `json:"path,omitempty" form:"^(/.*)?$" desc:"http: what to get, any 2xx or 3xx is well; default /"`
-	Service   string           `json:"service,omitempty" desc:"grpc: which service to ask for; default the server"`
-	Interval  setting.Duration `json:"interval,omitempty" min:"0" desc:"between two checks; default 5s"`
-	Timeout   setting.Duration `json:"timeout,omitempty" min:"0" desc:"of one; default 2s"`
-	Unhealthy int              `json:"unhealthy,omitempty" min:"0" desc:"failures in a row take an endpoint out; default 2"`
-	Healthy   int              `json:"healthy,omitempty" min:"0" desc:"successes in a row bring it back; default 1"`
+	Type     string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1; by TLS where the route has backendTLS"`
+	Path     string           `json:"path,omitempty" form:"^(/.*)?$" desc:"http: what to get, any 2xx or 3xx is well; default /"`
+	Interval setting.Duration `json:"interval,omitempty" min:"0" desc:"between two checks; default 5s"`
 }
 
 // FilesOptions of a files route.
 type FilesOptions struct {
-	Directory string       `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
-	Pace      setting.Size `json:"pace,omitempty" desc:"bytes per second and connection; default unlimited"`
-}
-
-// TCPOptions of a tcp route.
-type TCPOptions struct {
-	IgnoresAddressHeaders bool `json:"ignoresAddressHeaders,omitempty" desc:"the backend does not know its clients by X-Forwarded-For and the like: no warning where an http or grpc route reaches its host, too"`
+	Directory string `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
 }
 
 // TFTPOptions of a tftp route.

@@ -59,7 +59,7 @@ routes:
   protocol: tcp
   listen: ["192.0.2.1:42113", "[2001:db8::1]:42113"]
   backends: [tink-server.tink.:42113, service:tink/server:grpc]
-  timeouts: {idle: 1h30m, drain: 5m}
+  timeouts: {idle: 1h30m}
   limits: {connections: 1000, rate: 2.5G}
   proxyProtocol: {accept: [192.0.2.0/24], send: v2}
   health:
@@ -68,8 +68,7 @@ routes:
   protocol: http
   listen: 7171
   backends: smee:7171
-  accessLog: 1/100
-  limits: {header: 16Ki}
+  accessLog: all
 `), Defaults{Drain: setting.Duration(30 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +85,7 @@ routes:
 				{Service: &Service{"tink", "server", "grpc"}},
 			},
 			Timeouts: Timeouts{
-				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(5 * time.Minute),
+				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(30 * time.Second),
 			},
 			Limits:        Limits{Connections: 1000, Rate: 2.5e9},
 			ProxyProtocol: ProxyProtocol{Accept: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Send: "v2"},
@@ -94,7 +93,7 @@ routes:
 		},
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
-			TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
+			TrustedPrefixes: ten, AccessLog: "all",
 			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
 		},
 	}}
@@ -117,7 +116,7 @@ func TestMistakes(t *testing.T) {
 		"list for scalar": {route("  optional: [a]\n"), `line 6: routes[0].optional: expected one value, found a list`},
 		"number for text": {route("  accessLog: 5\n"), "line 6: routes[0].accessLog: 5 is not a text: put it in quotes"},
 		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
-		"fraction":        {route("  workers: 1.5\n"), `line 6: routes[0].workers: "1.5" is not a whole number`},
+		"fraction":        {route("  limits: {connections: 1.5}\n"), `line 6: routes[0].limits.connections: "1.5" is not a whole number`},
 		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
 		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
 		"check, no type":  {route("  health: {active: {interval: 1s}}\n"), "line 6: routes[0].health.active.type: required"},
@@ -125,8 +124,8 @@ func TestMistakes(t *testing.T) {
 		"bad host":        {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'a b:1'}]", `"a b" is not a DNS name`},
 		"bad service":     {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'service:x'}]", "is no Kubernetes Service"},
 		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
-		"only told once": {strings.Replace(route("  limits: {sessions: -1}\n"), "tcp", "syslog", 1),
-			"line 6: routes[0].limits.sessions: does not apply to protocol syslog"},
+		"only told once": {strings.Replace(route("  limits: {connections: -1}\n"), "tcp", "syslog", 1),
+			"line 6: routes[0].limits.connections: does not apply to protocol syslog"},
 		"rate in Mbits": {route("  limits: {rate: 500}\n"), "line 6: routes[0].limits.rate: 500 bits a second is below 1M: machines would not boot"},
 		"removed field": {route("  limits: {machines: 40}\n"), "line 6: routes[0].limits.machines: is no field any more: " +
 			"leave it out: machines do not wait to be served, and limits.rate gives each the same share"},

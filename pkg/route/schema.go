@@ -2,7 +2,6 @@ package route
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"reflect"
 	"strconv"
@@ -24,7 +23,6 @@ func Schema() ([]byte, error) {
 const (
 	positiveForm = `(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$`
 	durationForm = `^[-+]?` + positiveForm
-	sizeForm     = `^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$`
 	rateForm     = `^[0-9]+(|\.[0-9]+[kMGT]|[kMGT])$`
 	octetForm    = `(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])`
 	prefixForm   = `^(` + octetForm + `(\.` + octetForm + `){3}/(3[0-2]|[12]?[0-9])` +
@@ -76,8 +74,6 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 	switch t {
 	case reflect.TypeFor[setting.Duration]():
 		return text(durationForm)
-	case reflect.TypeFor[setting.Size]():
-		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizeForm, "minimum": 0}
 	case reflect.TypeFor[setting.Rate]():
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": rateForm, "minimum": 0}
 	case reflect.TypeFor[Listen]():
@@ -100,6 +96,9 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 		for i := range t.NumField() {
 			f := t.Field(i)
 			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "-" {
+				continue
+			}
 			property := schemaOf(f.Type, f.Tag.Get("enum"))
 			bound(property, f.Tag)
 			if desc := f.Tag.Get("desc"); desc != "" {
@@ -128,62 +127,5 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 		return s
 	default:
 		return map[string]any{"type": "integer"}
-	}
-}
-
-// Fields lists every field of a routes file with its kind and meaning, for the reference: path, kind, meaning.
-func Fields() [][3]string { return fields(reflect.TypeFor[Table](), "") }
-
-func fields(t reflect.Type, prefix string) [][3]string {
-	var all [][3]string
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		path, inner := prefix+name, f.Type
-		if inner.Kind() == reflect.Pointer {
-			inner = inner.Elem()
-		}
-		if inner.Kind() == reflect.Slice {
-			inner, path = inner.Elem(), path+"[]"
-		}
-		all = append(all, [3]string{path, kindOf(inner, f.Tag.Get("enum")), f.Tag.Get("desc")})
-		if kindOf(inner, "") == "fields" {
-			all = append(all, fields(inner, path+".")...)
-		}
-	}
-	return all
-}
-
-func kindOf(t reflect.Type, enum string) string {
-	if enum != "" {
-		return strings.ReplaceAll(enum, ",", ", ")
-	}
-	switch t {
-	case reflect.TypeFor[setting.Duration]():
-		return "duration"
-	case reflect.TypeFor[setting.Size]():
-		return "size"
-	case reflect.TypeFor[setting.Rate]():
-		return "rate"
-	case reflect.TypeFor[Listen]():
-		return "port or address"
-	case reflect.TypeFor[Backend]():
-		return "backend"
-	case reflect.TypeFor[netip.Prefix]():
-		return "prefix"
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		return "fields"
-	case reflect.Bool:
-		return "true, false"
-	case reflect.String:
-		return "text"
-	case reflect.Int, reflect.Float64:
-		return "number"
-	case reflect.Map:
-		return "names and values"
-	default:
-		panic(fmt.Sprintf("route: type %s has no word", t))
 	}
 }

@@ -3,6 +3,8 @@ package route
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -19,7 +21,7 @@ type PassThrough struct {
 func (p PassThrough) String() string {
 	return fmt.Sprintf("route %s passes streams through to %s, which route %s reaches, too: whoever connects can claim "+
 		"any address there, if that port knows clients by X-Forwarded-For. Make it protocol http (with tls and "+
-		"backendTLS), send PROXY headers, or say tcp.ignoresAddressHeaders", p.Route, p.Backend, p.HTTP)
+		"backendTLS), or send PROXY headers", p.Route, p.Backend, p.HTTP)
 }
 
 // PassThroughs finds them, one for each backend of a tcp route. A route that sends PROXY headers is none: its backend
@@ -27,16 +29,27 @@ func (p PassThrough) String() string {
 func (t Table) PassThroughs() []PassThrough {
 	var all []PassThrough
 	for _, r := range t.Routes {
-		if r.Protocol != TCP || r.TCP.IgnoresAddressHeaders || r.ProxyProtocol.Send != "" {
+		if r.Protocol != TCP || r.ProxyProtocol.Send != "" {
 			continue
 		}
 		for _, b := range r.Backends {
-			if other, ok := t.webRouteTo(b); ok {
+			if other, ok := t.webRouteTo(b); ok && !slices.Contains(headerless, b.port()) {
 				all = append(all, PassThrough{Route: r.Name, Backend: b.String(), HTTP: other})
 			}
 		}
 	}
 	return all
+}
+
+// headerless are the ports of Tinkerbell that know no client by a header: Tink Server's gRPC asks for a worker's
+// identifier, and consoles are SSH.
+var headerless = []string{"42113", "2222"}
+
+func (b Backend) port() string {
+	if b.Service != nil {
+		return b.Service.Port
+	}
+	return strconv.Itoa(int(b.Port))
 }
 
 // webRouteTo is an http or grpc route with a backend on the same host.

@@ -39,7 +39,8 @@ func TestPassThroughToATrustingBackendIsNamed(t *testing.T) {
 		"a Service elsewhere":        {http: "service:a/tinkerbell:http", tcp: "tinkerbell.b.svc:443"},
 		"an address, and a name":     {http: "192.0.2.7:80", tcp: "192.0.2.7.example.org:443"},
 		"another IPv6 address":       {http: `"[2001:db8::7]:80"`, tcp: `"[2001:db8::8]:80"`},
-		"it says that it ignores":    {http: "t:80", tcp: "t:22", more: ", tcp: {ignoresAddressHeaders: true}"},
+		"Tink Server's gRPC":         {http: "t:80", tcp: "t:42113"},
+		"a Service's consoles":       {http: "service:t/t:http", tcp: "service:t/t:2222"},
 		"it is told by PROXY":        {http: "t:80", tcp: "t:22", more: ", proxyProtocol: {send: v2}"},
 	}
 	for name, test := range tests {

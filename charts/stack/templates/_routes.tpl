@@ -6,7 +6,7 @@
 {{- $tink := include "stack.host" (merge (dict "host" $b.tink.host) $host) -}}
 {{- $smee := include "stack.host" (merge (dict "host" $b.smee.host) $host) -}}
 hegel: {protocol: http, port: 50061, backends: ["{{ $hegel }}:{{ $b.hegel.port }}"], paths: {deny: [/metrics, /healthz]}}
-tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"], tcp: {ignoresAddressHeaders: true}}
+tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"]}
 smee-http: {protocol: http, port: 7171, backends: ["{{ $smee }}:{{ $b.smee.httpPort }}"], paths: {deny: [/metrics, /healthcheck]}}
 smee-tftp:
   protocol: tftp
@@ -35,14 +35,14 @@ https:
   backendTLS: {ca: /secrets/{{ . }}/ca.crt, name: {{ $b.tls.name | default (trimSuffix "." $host) | quote }}}
   {{- end }}
 {{- end }}
-grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"], tcp: {ignoresAddressHeaders: true}}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
 tftp:
   protocol: tftp
   port: 69
   backends: ["{{ $host }}:{{ $b.tftpPort }}"]
   tftp: {loaders: ":{{ $b.httpPort }}/ipxe/binary/"}
 syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
-ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true, tcp: {ignoresAddressHeaders: true}}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
 files: {protocol: files, port: 7173}
 {{- end -}}
 
@@ -52,10 +52,10 @@ files: {protocol: files, port: 7173}
 {{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
 http: {protocol: http, port: 7171, backends: ["{{ $host }}:{{ $b.smeePort }}"], paths: {deny: [/metrics, /healthcheck]}}
 metadata: {protocol: http, port: 7172, backends: ["{{ $host }}:{{ $b.tootlesPort }}"], paths: {deny: [/metrics, /healthz]}}
-grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"], tcp: {ignoresAddressHeaders: true}}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
 tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
 syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
-ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true, tcp: {ignoresAddressHeaders: true}}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
 files: {protocol: files, port: 7173}
 {{- end -}}
 

@@ -4,7 +4,7 @@
 {{- $stream := prepend $web "tcp" -}}
 {{- $datagrams := list "tftp" "syslog" "udp" -}}
 {{- $forward := list "tcp" "http" "grpc" -}}
-{{- $fields := dict "files" (list "files") "tcp" (list "tcp") "tftp" (list "tftp") "syslog" (list "syslog") "workers" $datagrams
+{{- $fields := dict "files" (list "files") "tftp" (list "tftp") "syslog" (list "syslog")
   "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" $forward
   "trustedPrefixes" (list "http" "grpc") "accessLog" $web "proxyProtocol" $stream
   "backends" (concat $forward $datagrams) -}}

@@ -8,9 +8,7 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"testing"
-	"time"
 
-	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/testwait"
 )
 
@@ -22,7 +20,6 @@ func BenchmarkCheck(b *testing.B) {
 			k := newKey(b, a, a)
 			i.set(k)
 			c := configOf(i)
-			c.Leeway = setting.Duration(time.Second)
 			c.Forward = map[string]string{"X-Auth-Subject": "sub"}
 			v := start(b, c, Options{})
 			testwait.Until(b, "fetching keys", func() bool { return v.Ready() == nil })

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
@@ -33,22 +32,19 @@ type Config struct {
 	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust when keys are fetched; default the system's"`
 	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
 	Algorithms []string `json:"algorithms,omitempty" form:"^(RS|PS|ES)(256|384|512)$|^EdDSA$" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
-	// Types are the accepted values of the header typ. Default: JWT, at+jwt and none at all.
-	Types []string `json:"types,omitempty" desc:"accepted typ; default JWT, at+jwt and none"`
 	// Claims must be there, and where values are given, have one of them. Dots lead into objects:
 	// "realm_access.roles"; an array, and the words of "scope", have each of their elements.
 	Claims map[string][]string `json:"claims,omitempty" desc:"claims that must be there, with one of the values if any; dots lead into objects"`
 	// Forward tells the backend claims, by header. Headers of these names that come from outside are removed.
 	Forward map[string]string `json:"forward,omitempty" desc:"header: claim, for the backend; removed when sent from outside"`
-	// StripToken keeps the token from the backend.
-	StripToken bool `json:"stripToken,omitempty" desc:"keeps the token from the backend"`
-	// Leeway is the difference of clocks that is tolerated. Default 30s.
-	Leeway setting.Duration `json:"leeway,omitempty" min:"0" desc:"how far clocks may differ; default 30s"`
-	// RefreshEvery is how often the keys are fetched again. Default 5m.
-	RefreshEvery setting.Duration `json:"refreshEvery,omitempty" desc:"how often keys are fetched; default 5m"`
-	// Realm is for WWW-Authenticate. Default "stack".
-	Realm string `json:"realm,omitempty" desc:"for WWW-Authenticate; default stack"`
 }
+
+const (
+	// leeway is the difference of clocks that is tolerated.
+	leeway = 30 * time.Second
+	// refreshEvery is how often the keys are fetched again.
+	refreshEvery time.Duration = 5 * time.Minute
+)
 
 // algorithms are those that are implemented.
 var algorithms = []string{
@@ -102,15 +98,6 @@ func (c *Config) Validate() error {
 			fault("claims: one has no name")
 		}
 	}
-	if c.Leeway < 0 || c.Leeway.D() > 10*time.Minute {
-		fault("leeway: %s is not between 0s and 10m", c.Leeway)
-	}
-	if c.RefreshEvery != 0 && c.RefreshEvery.D() < 10*time.Second {
-		fault("refreshEvery: %s is too often: 10s is the least", c.RefreshEvery)
-	}
-	if strings.ContainsFunc(c.Realm, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
-		fault("realm: %q has characters that need quoting", c.Realm)
-	}
 	return errors.Join(faults...)
 }
 
@@ -162,18 +149,6 @@ func checkURL(text string) error {
 func (c Config) withDefaults() Config {
 	if len(c.Algorithms) == 0 {
 		c.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
-	}
-	if len(c.Types) == 0 {
-		c.Types = []string{"", "JWT", "at+jwt"}
-	}
-	if c.Leeway == 0 {
-		c.Leeway = setting.Duration(30 * time.Second)
-	}
-	if c.RefreshEvery == 0 {
-		c.RefreshEvery = setting.Duration(5 * time.Minute)
-	}
-	if c.Realm == "" {
-		c.Realm = "stack"
 	}
 	return c
 }

@@ -70,7 +70,7 @@ func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics)
 	}
 }
 
-// run fetches the keys: at once, each RefreshEvery, after failures, and when it is kicked, until ctx is done.
+// run fetches the keys: at once, each refreshEvery, after failures, and when it is kicked, until ctx is done.
 func (s *source) run(ctx context.Context) {
 	defer s.client.CloseIdleConnections()
 	pause := backoff.Backoff{First: retryFirst, Most: retryMost}
@@ -83,7 +83,7 @@ func (s *source) run(ctx context.Context) {
 			return
 		}
 		s.conclude(changed, err)
-		wait := s.config.RefreshEvery.D()
+		wait := refreshEvery
 		if err != nil {
 			wait = min(pause.Next(), wait)
 		} else {

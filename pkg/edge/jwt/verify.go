@@ -59,7 +59,7 @@ func New(c Config, o Options) (*Verifier, error) {
 	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{
 		jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithExpirationRequired(),
-		jwt.WithLeeway(c.Leeway.D()), jwt.WithJSONNumber(), jwt.WithStrictDecoding(),
+		jwt.WithLeeway(leeway), jwt.WithJSONNumber(), jwt.WithStrictDecoding(),
 	}
 	if !slices.Contains(c.Audience, "*") {
 		options = append(options, jwt.WithAudience(c.Audience...))
@@ -118,9 +118,6 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 		}
 		for _, f := range forward {
 			r.Header[f.name] = f.value
-		}
-		if v.config.StripToken {
-			r.Header.Del("Authorization")
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -234,8 +231,7 @@ func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
 	if prefix := "application/"; len(name) > len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
 		name = name[len(prefix):]
 	}
-	accepted := slices.ContainsFunc(v.config.Types, func(s string) bool { return strings.EqualFold(s, name) })
-	if present && !isText || !accepted {
+	if present && !isText || name != "" && !strings.EqualFold(name, "JWT") && !strings.EqualFold(name, "at+jwt") {
 		return nil, errHeader
 	}
 	id, present := t.Header["kid"]
@@ -285,7 +281,7 @@ func outcomeOf(err error) outcome {
 
 // refuse answers 401, 403 or 503 (RFC 6750, 3), or as gRPC does.
 func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, why outcome) {
-	challenge := `Bearer realm="` + v.config.Realm + `"`
+	challenge := `Bearer realm="stack"`
 	switch why {
 	case unavailable:
 		w.Header().Set("Retry-After", "5")

@@ -30,8 +30,6 @@ type Config struct {
 	// Concurrent bounds the requests under way; a gRPC stream is one for as long as it is open.
 	Concurrent          int `json:"concurrent,omitempty" min:"0" desc:"requests under way"`
 	ConcurrentPerClient int `json:"concurrentPerClient,omitempty" min:"0" desc:"the same, by client"`
-	// MaxClients bounds the table of rates. Default 65536; beyond it newcomers share one rate.
-	MaxClients int `json:"maxClients,omitempty" min:"0" desc:"bound of the table; default 65536"`
 }
 
 // Rate is so many a second, and so many at once after a pause.
@@ -40,6 +38,9 @@ type Rate struct {
 	// Burst is how many may come at once. Default: those of a second, at least 1.
 	Burst int `json:"burst,omitempty" min:"0" max:"1000000" desc:"how many at once; default those of a second"`
 }
+
+// mostClients bounds the table of rates; beyond it newcomers share one rate.
+const mostClients = 65536
 
 // presetFiles is what ingress-nginx makes of limit-rps 500 and limit-connections 70: by client, a burst of five
 // times the rate, and "connections" are requests under way.
@@ -71,7 +72,7 @@ func (c *Config) Validate() error {
 		name  string
 		value int
 	}{
-		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient}, {"maxClients", c.MaxClients},
+		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient},
 	} {
 		if each.value < 0 {
 			fault("%s: %d is below 0", each.name, each.value)
@@ -88,9 +89,6 @@ func (c Config) withDefaults() Config {
 		if c.ConcurrentPerClient == 0 {
 			c.ConcurrentPerClient = presetFiles.ConcurrentPerClient
 		}
-	}
-	if c.MaxClients == 0 {
-		c.MaxClients = 65536
 	}
 	return c
 }
@@ -113,7 +111,7 @@ func New(c Config, route string, m *Metrics) *Limiter {
 	l := &Limiter{config: c, metrics: m.route(route), start: time.Now()}
 	l.total.rate = intervalOf(c.Total)
 	if c.PerClient.PerSecond > 0 {
-		l.perClient = newTable(intervalOf(c.PerClient), c.MaxClients)
+		l.perClient = newTable(intervalOf(c.PerClient), mostClients)
 	}
 	l.concurrent.most, l.concurrent.perClient = c.Concurrent, c.ConcurrentPerClient
 	return l

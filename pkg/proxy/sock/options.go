@@ -51,12 +51,6 @@ func SetUpstream(fd int) error {
 // NoDelay sends small messages at once.
 func NoDelay(fd int) error { return options{{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}}.set(fd) }
 
-// SetPace has the kernel space out the packets of a connection, so that it sends so many bytes a second at most.
-func SetPace(fd int, bytesPerSecond int64) error {
-	return os.NewSyscallError("setsockopt",
-		unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(bytesPerSecond)))
-}
-
 // options are levels, names and values.
 type options [][3]int
 

@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -13,55 +12,19 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// AccessLog says which requests are logged: "off", "errors" (codes from 400, and gRPC's grpcFaults), "all", or "1/N" of
-// those that went well and all errors.
-type AccessLog struct {
-	errors bool
-	every  uint64 // 1 of so many that went well; 0 none
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (a *AccessLog) UnmarshalText(text []byte) error {
-	switch s := string(text); s {
-	case "off", "":
-		*a = AccessLog{}
-	case "errors":
-		*a = AccessLog{errors: true}
-	case "all":
-		*a = AccessLog{errors: true, every: 1}
-	default:
-		var n uint64
-		if _, err := fmt.Sscanf(s, "1/%d", &n); err != nil || n == 0 || s != "1/"+strconv.FormatUint(n, 10) {
-			return fmt.Errorf("%q is none of off, errors, all, 1/N", s)
-		}
-		*a = AccessLog{errors: true, every: n}
-	}
-	return nil
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (a AccessLog) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-func (a AccessLog) String() string {
-	switch {
-	case a.every == 1:
-		return "all"
-	case a.every > 1:
-		return "1/" + strconv.FormatUint(a.every, 10)
-	case a.errors:
-		return "errors"
-	default:
-		return "off"
-	}
-}
+// AccessLog says which requests are logged: "off", "errors" (codes from 400, and gRPC's grpcFaults) or "all".
+type AccessLog string
 
 // logs reports whether a request is logged.
 func (o *observer) logs(code uint16, faulty bool) bool {
-	a := o.settings.AccessLog
-	if code >= http.StatusBadRequest || faulty {
-		return a.errors
+	switch o.settings.AccessLog {
+	case "all":
+		return true
+	case "errors":
+		return code >= http.StatusBadRequest || faulty
+	default:
+		return false
 	}
-	return a.every > 0 && o.turn.Add(1)%a.every == 0
 }
 
 // access is what the access line says beside the record of its request.

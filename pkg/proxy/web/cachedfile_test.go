@@ -115,9 +115,7 @@ func (brokenFile) InMemory(int64) (int64, error) { return 0, io.ErrUnexpectedEOF
 func TestBrokenCachedFile(t *testing.T) {
 	var log lockedLog
 	s := Settings{Handler: &cachedFiles{}}
-	if err := s.AccessLog.UnmarshalText([]byte("errors")); err != nil {
-		t.Fatal(err)
-	}
+	s.AccessLog = "errors"
 	r := startLogged(t, s, &log)
 	c := r.talk(t)
 	_, _ = io.WriteString(c.Conn, "GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")

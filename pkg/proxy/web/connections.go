@@ -68,10 +68,3 @@ func (c *accepted) countFor(client netip.Addr) bool {
 
 // stall is how long a client may take nothing of an answer.
 func (l *connections) stall() time.Duration { return l.settings.Load().Stall }
-
-// pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
-func (l *connections) pace(fd int, bytesPerSecond int64) {
-	if err := sock.SetPace(fd, bytesPerSecond); err != nil && l.lines.Allow(netip.Addr{}, "pace") {
-		l.log.Warn("failed to pace connection", "error", err)
-	}
-}

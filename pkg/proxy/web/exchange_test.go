@@ -300,7 +300,7 @@ func (x *conversation) run(t *testing.T, start starter) result {
 			}
 		})
 	})
-	every := AccessLog{errors: true, every: x.seed % 4}
+	every := []AccessLog{"errors", "all"}[x.seed%2]
 	var log lockedLog
 	p := pool(addr)
 	settings := Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}

@@ -68,8 +68,6 @@ type Settings struct {
 	MaxConnections, MaxPerClient int
 	// AcceptProxy prefixes are the peers whose connections begin with a PROXY header.
 	AcceptProxy []netip.Prefix
-	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
-	Pace int64
 	// Shaper limits the route's rate, which may be set or changed while answers are under way; nil where the route can
 	// never have one. Rate is that of these settings, in bits a second; where it is not 0, the engine takes no requests.
 	Shaper *shaper.Shaper

@@ -44,9 +44,6 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 		sock.Reset(fd)
 		return
 	}
-	if s.Pace > 0 {
-		l.pace(fd, s.Pace)
-	}
 	c.http1.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
 	if why := l.account.Admit(&c.charge, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())

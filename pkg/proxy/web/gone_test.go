@@ -73,7 +73,7 @@ func testWaysAgreeOnAClientThatLeaves(t *testing.T, start starter) {
 					}))
 				}
 				var log lockedLog
-				r := start(t, Settings{Pool: p, AccessLog: AccessLog{errors: true}}, &log)
+				r := start(t, Settings{Pool: p, AccessLog: "errors"}, &log)
 				c := r.talk(t)
 				_, _ = io.WriteString(c.Conn, request)
 				<-asked

@@ -94,10 +94,7 @@ func TestGRPCCodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			deadline := time.After(time.Minute)
 			var log strings.Builder
-			var level AccessLog
-			if err := level.UnmarshalText([]byte("errors")); err != nil {
-				t.Fatal(err)
-			}
+			level := AccessLog("errors")
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			backend := h2c(t, func(w http.ResponseWriter, r *http.Request) {

@@ -33,7 +33,7 @@ func testHalfClosedClientGetsItsAnswer(t *testing.T, start starter) {
 		"chunked":  "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
 		"long":     "GET /" + strings.Repeat("x", 5000) + " HTTP/1.1\r\nHost: h\r\n\r\n",
 	}
-	for _, level := range []AccessLog{{errors: true}, {errors: true, every: 1}} {
+	for _, level := range []AccessLog{"errors", "all"} {
 		for _, secure := range []bool{false, true} {
 			for _, wait := range []time.Duration{0, 1200 * time.Millisecond} {
 				for name, request := range requests {
@@ -110,7 +110,7 @@ func testHalfClosedClientThatGoes(t *testing.T, start starter) {
 		close(left)
 	}))
 	var log lockedLog
-	r := start(t, Settings{Pool: p, AccessLog: AccessLog{errors: true}}, &log)
+	r := start(t, Settings{Pool: p, AccessLog: "errors"}, &log)
 	c := r.talk(t)
 	_, _ = io.WriteString(c.Conn, plainGet)
 	<-asked

@@ -110,15 +110,22 @@ func TestSlowClientOfAFile(t *testing.T) {
 	}
 	const stall = 2 * time.Second
 	r := start(t, Settings{
-		Timeouts: Timeouts{Stall: stall}, Pace: int64(len(content)) / 4, // bytes per second
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, name) }),
+		Timeouts: Timeouts{Stall: stall},
+		Handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, name) }),
 	})
 	response, err := r.http.Get(r.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if n, err := io.Copy(io.Discard, response.Body); err != nil || n != int64(len(content)) {
+	n := int64(0)
+	for err == nil { // a quarter of it a second
+		var part int64
+		part, err = io.CopyN(io.Discard, response.Body, int64(len(content)/32))
+		n += part
+		time.Sleep(stall / 16)
+	}
+	if !errors.Is(err, io.EOF) || n != int64(len(content)) {
 		t.Errorf("got %d bytes of %d, %v", n, len(content), err)
 	}
 }

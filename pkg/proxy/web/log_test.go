@@ -29,10 +29,7 @@ func TestLoggedRequestLeavesItsConnectionIdle(t *testing.T) {
 
 func testLoggedRequestLeavesItsConnectionIdle(t *testing.T, start starter) {
 	addr := backend(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
-	var failures AccessLog
-	if err := failures.UnmarshalText([]byte("errors")); err != nil {
-		t.Fatal(err)
-	}
+	failures := AccessLog("errors")
 	log := &lockedLog{}
 	r := start(t, Settings{
 		Pool: pool(addr), AccessLog: failures, Drain: time.Minute, Timeouts: Timeouts{Header: loop.Tick},
@@ -105,10 +102,7 @@ func TestFloodDoesNotFillTheLog(t *testing.T) {
 }
 
 func testFloodDoesNotFillTheLog(t *testing.T, clients, each int) {
-	var level AccessLog
-	if err := level.UnmarshalText([]byte("errors")); err != nil {
-		t.Fatal(err)
-	}
+	level := AccessLog("errors")
 	addr := backend(t, func(w http.ResponseWriter, r *http.Request) {
 		code := http.StatusNotFound
 		if r.URL.Path == "/broken" {
@@ -172,10 +166,7 @@ func testFloodDoesNotFillTheLog(t *testing.T, clients, each int) {
 func TestFailedRequestIsOneLine(t *testing.T) {
 	for _, text := range []string{"off", "errors", "all"} {
 		t.Run(text, func(t *testing.T) {
-			var level AccessLog
-			if err := level.UnmarshalText([]byte(text)); err != nil {
-				t.Fatal(err)
-			}
+			level := AccessLog(text)
 			log := &lockedLog{}
 			r := startBy(t, Config{
 				Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: loops(t),

@@ -34,7 +34,6 @@ type observer struct {
 	metrics  *routeMetrics
 	account  *admission.Charges
 	lines    *loglimit.Clients // in the log
-	turn     atomic.Uint64     // counts the requests that went well, of which every so manyth is logged
 	sink     record.Sink       // nil takes no records
 }
 

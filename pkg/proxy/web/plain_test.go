@@ -239,10 +239,7 @@ func TestPlainAccess(t *testing.T) { withAndWithout(t, testPlainAccess) }
 
 func testPlainAccess(t *testing.T, start starter) {
 	var log strings.Builder
-	var every AccessLog
-	if err := every.UnmarshalText([]byte("all")); err != nil {
-		t.Fatal(err)
-	}
+	every := AccessLog("all")
 	addr, _ := raw(t, fine)
 	r := start(t, Settings{Pool: pool(addr), AccessLog: every}, &log)
 	r.talk(t).ask(t, "GET /a%20b?c HTTP/1.1\r\nHost: h\r\nuser-agent: me\r\n\r\n")

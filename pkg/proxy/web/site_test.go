@@ -12,10 +12,7 @@ import (
 // Of routes that share a port, a line is about the one that the request was for; the first has what is for none.
 func TestLinesAreOfTheirRoute(t *testing.T) {
 	var log strings.Builder
-	var level AccessLog
-	if err := level.UnmarshalText([]byte("all")); err != nil {
-		t.Fatal(err)
-	}
+	level := AccessLog("all")
 	second := Settings{Hosts: []string{"b.example"}, Pool: pool(refused(t)), AccessLog: level}
 	r := startLogged(t, Settings{
 		Hosts: []string{"a.example"}, Pool: pool(refused(t)), AccessLog: level, Sites: []Site{{Route: "second", Settings: second}},

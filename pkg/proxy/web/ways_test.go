@@ -118,7 +118,7 @@ func askBy(t *testing.T, start starter, request string, answers ...string) wayRe
 	t.Helper()
 	addr, _ := raw(t, answers...)
 	var log lockedLog
-	every := AccessLog{errors: true, every: 1}
+	every := AccessLog("all")
 	p := pool(addr)
 	r := start(t, Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}, &log)
 	c := r.talk(t)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// routesFile has every protocol. What changes from one version to the next: limits, times, a header's size
-// (which net/http takes only in a new server) and a route that is there or not.
+// routesFile has every protocol. What changes from one version to the next: limits, times (net/http takes
+// them only in a new server) and a route that is there or not.
 const routesFile = `routes:
 - {name: tcp, protocol: tcp, listen: "%[1]s:42113", backends: "backend.soak.:9001", limits: {connections: %[2]d}}
 - {name: pass, protocol: tcp, listen: "%[1]s:42114", backends: "backend.soak.:9003"}
@@ -17,12 +17,11 @@ const routesFile = `routes:
 - {name: idle-pass, protocol: tcp, listen: "%[1]s:42116", backends: "stable.soak.:9003", limits: {connections: %[2]d}}
 - {name: idle-grpc, protocol: grpc, listen: "%[1]s:42117", backends: "stable.soak.:9003", limits: {connections: %[2]d}}
 - {name: http, protocol: http, listen: "%[1]s:7171", backends: "backend.soak.:9002",
-   limits: {header: %[4]dKi}, timeouts: {header: 2s}}
+   timeouts: {idle: %[4]ds}}
 - {name: files, protocol: files, listen: "%[1]s:8080", files: {directory: "%[5]s"}, limits: {connections: %[2]d}}
 - {name: tftp, protocol: tftp, listen: "%[1]s:69", backends: "backend.soak.:69", timeouts: {idle: %[3]ds}}
 - {name: syslog, protocol: syslog, listen: "%[1]s:514", backends: "backend.soak.:514"}
-- {name: udp, protocol: udp, listen: "%[1]s:5000", backends: "backend.soak.:9004", timeouts: {idle: 2s},
-   limits: {sessions: %[2]d}}
+- {name: udp, protocol: udp, listen: "%[1]s:5000", backends: "backend.soak.:9004", timeouts: {idle: 2s}}
 `
 
 const extraRoute = `- {name: extra, protocol: %[2]s, listen: "%[1]s:5001", backends: "stable.soak.:9001"}

@@ -72,7 +72,7 @@ func TestTheRunbookOfStackRoutesNotTakenChecksTheRoutes(t *testing.T) {
 		file, want := values, "tftp"
 		if values == "-" {
 			file, want = filepath.Join(t.TempDir(), "values.yaml"), "failed to parse routes file.*|nowhere"
-			wrong := "preset: classic\npublicIP: 192.0.2.2\nroutes: {console: {protocol: tcp, port: 2222, backends: [a:1], workers: nowhere}}\n"
+			wrong := "preset: classic\npublicIP: 192.0.2.2\nroutes: {console: {protocol: tcp, port: 2222, backends: [a:1], timeouts: {idle: nowhere}}}\n"
 			if err := os.WriteFile(file, []byte(wrong), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -72,7 +72,7 @@ func TestNullIsTheDefault(t *testing.T) {
 			t.Errorf("all null gives another %s", name)
 		}
 	}
-	rendersFrom(t, "routes: {hegel: {port: null, timeouts: {dial: null}, hosts: null}, tink: null}\ncommonLabels: {a: null}")
+	rendersFrom(t, "routes: {hegel: {port: null, timeouts: {idle: null}, hosts: null}, tink: null}\ncommonLabels: {a: null}")
 }
 
 // TestNoKeyIsTwice: labels and annotations that the chart sets, too.

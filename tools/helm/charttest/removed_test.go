@@ -18,7 +18,9 @@ func TestRemovedValuesAreNamedAndLeftOut(t *testing.T) {
 	if err := json.Unmarshal(text, &file); err != nil || len(file.Removed) == 0 {
 		t.Fatalf("%d values: %v", len(file.Removed), err)
 	}
-	before := rendersFrom(t, "preset: classic\nroutes: {hegel: {limits: {connections: 5}}}")
+	const base = "preset: classic\nroutes: {hegel: {limits: {connections: 5, requests: {concurrent: 5}}, " +
+		"jwt: {issuer: a, audience: [b]}, health: {active: {type: http}}}}"
+	before := rendersFrom(t, base)
 	for path, remedy := range file.Removed {
 		at := strings.ReplaceAll(path, "*", "hegel")
 		for _, value := range []string{"40", "word", "[a, b]", "{a: 1}", "false"} {
@@ -27,7 +29,7 @@ func TestRemovedValuesAreNamedAndLeftOut(t *testing.T) {
 			for i := len(keys) - 1; i >= 0; i-- {
 				set = "{" + keys[i] + ": " + set + "}"
 			}
-			values := from(t, "preset: classic\nroutes: {hegel: {limits: {connections: 5}}}")
+			values := from(t, base)
 			out, err := inProcess(release{}, merged(values, from(t, set)))
 			if err != nil {
 				t.Errorf("%s: %v", at, err)
