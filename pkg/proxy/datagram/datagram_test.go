@@ -48,16 +48,16 @@ func TestQueueKeepsOrder(t *testing.T) {
 }
 
 // loopback opens a listener and a client in a namespace of their own.
-func loopback(t testing.TB, at string, n int) ([]*Socket, *nstest.NS) {
+func loopback(t testing.TB, at string) (*Socket, *nstest.NS) {
 	t.Helper()
 	ns := nstest.New(t)
-	var sockets []*Socket
+	var socket *Socket
 	ns.Do(t, func() (err error) {
-		sockets, err = Listen(netip.MustParseAddrPort(at), n)
+		socket, err = Listen(netip.MustParseAddrPort(at))
 		return err
 	})
-	t.Cleanup(func() { closeAll(sockets) })
-	return sockets, ns
+	t.Cleanup(socket.Close)
+	return socket, ns
 }
 
 func dial(t testing.TB, ns *nstest.NS, server string) net.Conn {
@@ -100,15 +100,15 @@ func TestBatchKnowsTheAskedAddress(t *testing.T) {
 		{"[::1]:69", "[::1]:69", "::1"},
 	} {
 		t.Run(tt.listen+" "+tt.ask, func(t *testing.T) {
-			sockets, ns := loopback(t, tt.listen, 1)
+			socket, ns := loopback(t, tt.listen)
 			conn := dial(t, ns, tt.ask)
 			for i := range 3 {
 				fmt.Fprintf(conn, "datagram %d", i)
 			}
-			in, out := NewRecvBatch(), NewSendBatch(sockets[0], false)
+			in, out := NewRecvBatch(), NewSendBatch(socket, false)
 			defer in.Close()
 			defer out.Close()
-			receive(t, in, sockets[0])
+			receive(t, in, socket)
 			if in.Len() != 3 {
 				t.Fatalf("got %d datagrams, want 3", in.Len())
 			}
@@ -137,10 +137,10 @@ func TestBatchKnowsTheAskedAddress(t *testing.T) {
 }
 
 func TestSendGoesOnAfterAFailure(t *testing.T) {
-	sockets, ns := loopback(t, "127.0.0.1:69", 1)
+	socket, ns := loopback(t, "127.0.0.1:69")
 	conn := dial(t, ns, "127.0.0.1:69")
 	client := Peer{AddrPort: netip.MustParseAddrPort(conn.LocalAddr().String())}
-	out := NewSendBatch(sockets[0], false)
+	out := NewSendBatch(socket, false)
 	defer out.Close()
 	for _, to := range []Peer{client, {AddrPort: netip.MustParseAddrPort("203.0.113.1:9")}, client} {
 		out.Push(append(out.Next(), "hello"...), to, netip.Addr{}, 0)
@@ -207,11 +207,11 @@ func TestArrangeKeepsStreams(t *testing.T) {
 func TestSegmentsArriveAsDatagrams(t *testing.T) {
 	for _, mtu := range []int{65536, 1280} {
 		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
-			sockets, ns := loopback(t, "[::]:69", 1)
+			socket, ns := loopback(t, "[::]:69")
 			if err := ns.Links().LinkSetMTU(ns.Link(t, "lo"), mtu); err != nil {
 				t.Fatal(err)
 			}
-			out := NewSendBatch(sockets[0], true)
+			out := NewSendBatch(socket, true)
 			defer out.Close()
 			conns := []net.Conn{dial(t, ns, "127.0.0.1:69"), dial(t, ns, "[::1]:69")}
 			want := [][]string{nil, nil}
@@ -237,38 +237,15 @@ func TestSegmentsArriveAsDatagrams(t *testing.T) {
 	}
 }
 
-func TestListenShares(t *testing.T) {
-	sockets, ns := loopback(t, "[::]:0", 3)
-	for _, s := range sockets {
-		if s.Local() != sockets[0].Local() {
-			t.Errorf("got %s and %s", s.Local(), sockets[0].Local())
-		}
-	}
-	got := map[int]int{}
-	in := NewRecvBatch()
-	defer in.Close()
-	for range 60 {
-		_, _ = dial(t, ns, fmt.Sprintf("127.0.0.1:%d", sockets[0].Local().Port())).Write([]byte("x"))
-	}
-	for i, s := range sockets {
-		receive(t, in, s)
-		got[i] = in.Len()
-	}
-	if got[0]+got[1]+got[2] != 60 || got[0] == 0 || got[1] == 0 || got[2] == 0 {
-		t.Errorf("60 clients were spread as %v", got)
-	}
-}
-
 func TestListenNamesWhatIsTaken(t *testing.T) {
-	sockets, ns := loopback(t, "127.0.0.1:69", 2)
-	_ = sockets
+	_, ns := loopback(t, "127.0.0.1:69")
 	for at, want := range map[string]string{
 		"127.0.0.1:69": "failed to listen on udp 127.0.0.1:69: taken by another socket (ss -lunp names it): bind: address already in use",
 		"[::]:69":      "failed to listen on udp port 69: taken by another socket (ss -lunp names it): bind: address already in use",
 		"192.0.2.1:69": "failed to listen on udp 192.0.2.1:69: the address is on none of our interfaces: bind: cannot assign requested address",
 	} {
 		err := ns.Try(func() error {
-			_, err := Listen(netip.MustParseAddrPort(at), 2)
+			_, err := Listen(netip.MustParseAddrPort(at))
 			return err
 		})
 		if err == nil || err.Error() != want {
@@ -320,25 +297,24 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 	t.Helper()
 	ns := nstest.New(t)
 	ns.Do(t, func() error {
-		listeners, err := Listen(netip.MustParseAddrPort("127.0.0.1:69"), 1)
+		listener, err := Listen(netip.MustParseAddrPort("127.0.0.1:69"))
 		if err != nil {
 			return err
 		}
 		if server, err = Open(netip.MustParseAddr("127.0.0.1")); err != nil {
 			return err
 		}
-		if client, err = bound(netip.MustParseAddr("127.0.0.1"), 0, false, false); err != nil { // not one of our own
+		if client, err = bound(netip.MustParseAddr("127.0.0.1"), 0, false); err != nil { // not one of our own
 			return err
 		}
 		endpoint := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), server.Local().Port())
-		workers, err := NewWorkers[int](listeners, &echoes{closed: map[End]int{}}, Options{
+		w, err = NewWorker[int](listener, &echoes{closed: map[End]int{}}, Options{
 			Limits: NewLimits(Bounds{MaxSessions: 10, MaxSessionsPerClient: 10, Idle: time.Hour, Linger: time.Hour}),
 			Pick:   func(netip.Addr) (netip.AddrPort, error) { return endpoint, nil },
 		})
 		if err != nil {
 			return err
 		}
-		w = workers[0]
 		w.now = time.Now()
 		// The first exchange opens the session here, inside of the namespace.
 		b := NewRecvBatch()
@@ -392,8 +368,8 @@ func BenchmarkRelay(b *testing.B) {
 }
 
 func TestWakeEndsRun(t *testing.T) {
-	sockets, _ := loopback(t, "127.0.0.1:69", 2)
-	workers, err := NewWorkers[int](sockets, &echoes{closed: map[End]int{}}, Options{
+	socket, _ := loopback(t, "127.0.0.1:69")
+	w, err := NewWorker[int](socket, &echoes{closed: map[End]int{}}, Options{
 		Limits: NewLimits(Bounds{MaxSessions: 10, MaxSessionsPerClient: 10, Idle: time.Hour, Linger: time.Hour}),
 	})
 	if err != nil {
@@ -401,7 +377,7 @@ func TestWakeEndsRun(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- RunAll(ctx, workers) }()
+	go func() { done <- w.Run(ctx) }()
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

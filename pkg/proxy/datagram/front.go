@@ -38,12 +38,12 @@ func (b *Bounds) setDefaults() {
 	b.Linger = min(b.Linger, b.Idle)
 }
 
-// Front is an open route: a port, and the workers that share it. A protocol embeds it.
+// Front is an open route: a port, and the worker that serves it. A protocol embeds it.
 type Front[T any] struct {
 	route   string
 	local   netip.AddrPort
 	limits  *Limits
-	workers []*Worker[T]
+	worker  *Worker[T]
 	serving atomic.Bool
 }
 
@@ -55,10 +55,7 @@ type FrontConfig[T any] struct {
 	Listen netip.AddrPort
 	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
 	Freebind bool
-	// Workers is the number of sockets and loops that share the port; zero is one.
-	Workers int
-	// Handler is shared by the workers.
-	Handler Handler[T]
+	Handler  Handler[T]
 	// Pick chooses the endpoint for a client. It must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
 	// Transparent is [Options.Transparent]. It needs CAP_NET_ADMIN or CAP_NET_RAW.
@@ -77,16 +74,12 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 				"CAP_NET_RAW): %w", c.Route, err)
 		}
 	}
-	sockets, err := listenAll(c.Listen, max(c.Workers, 1), c.Freebind)
+	socket, err := listen(c.Listen, c.Freebind)
 	if err != nil {
 		return nil, err
 	}
-	f := &Front[T]{
-		route:  c.Route,
-		local:  sockets[0].Local(),
-		limits: NewLimits(c.Bounds),
-	}
-	f.workers, err = NewWorkers(sockets, c.Handler, Options{
+	f := &Front[T]{route: c.Route, local: socket.Local(), limits: NewLimits(c.Bounds)}
+	f.worker, err = NewWorker(socket, c.Handler, Options{
 		Limits: f.limits, Pick: c.Pick, Transparent: c.Transparent,
 	})
 	if err != nil {
@@ -98,16 +91,12 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 // SetBounds changes the bounds while the front serves.
 func (f *Front[T]) SetBounds(b Bounds) {
 	f.limits.Set(b)
-	for _, w := range f.workers {
-		w.Wake()
-	}
+	f.worker.Wake()
 }
 
 // CloseTo ends the sessions towards endpoints that are gone, soon. Their clients' next datagrams begin others.
 func (f *Front[T]) CloseTo(gone func(endpoint netip.AddrPort) bool) {
-	for _, w := range f.workers {
-		w.Do(func() { w.closeTo(gone) })
-	}
+	f.worker.Do(func() { f.worker.closeTo(gone) })
 }
 
 // Addr is the bound address and port.
@@ -116,15 +105,13 @@ func (f *Front[T]) Addr() netip.AddrPort { return f.local }
 // Sessions is the number of sessions in the table, those included that ended a moment ago.
 func (f *Front[T]) Sessions() int { return f.limits.Len() }
 
-// Serve passes datagrams until ctx is done, then those of known sessions for at most Drain.
+// Serve passes datagrams until ctx is done, then those of known sessions for at most Drain. It opens the sessions'
+// sockets in the network namespace of the calling goroutine's thread.
 func (f *Front[T]) Serve(ctx context.Context) error {
 	f.serving.Store(true)
 	defer f.serving.Store(false)
-	return RunAll(ctx, f.workers)
+	return f.worker.Run(ctx)
 }
-
-// Workers are the workers that Serve runs, for a caller that runs each in a network namespace of its own.
-func (f *Front[T]) Workers() []*Worker[T] { return f.workers }
 
 // Ready tells whether datagrams are passed now.
 func (f *Front[T]) Ready() error {
@@ -135,8 +122,4 @@ func (f *Front[T]) Ready() error {
 }
 
 // Close closes a front that was never served.
-func (f *Front[T]) Close() {
-	for _, w := range f.workers {
-		w.Close()
-	}
-}
+func (f *Front[T]) Close() { f.worker.Close() }

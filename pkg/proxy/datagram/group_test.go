@@ -121,20 +121,3 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 		t.Errorf("%v allocations a request", n)
 	}
 }
-
-func TestShares(t *testing.T) {
-	for _, tt := range []struct{ total, perClient, workers int }{{4096, 64, 1}, {4096, 64, 2}, {4096, 64, 64}, {3, 2, 2}} {
-		l := NewLimits(Bounds{MaxSessions: tt.total, MaxSessionsPerClient: tt.perClient})
-		l.workers.Store(int64(tt.workers))
-		total, perClient, perNetwork := l.share()
-		if total*tt.workers < tt.total || total*tt.workers >= tt.total+tt.workers {
-			t.Errorf("%+v: %d a worker", tt, total)
-		}
-		if perClient > tt.perClient || perClient*tt.workers < tt.perClient || perClient < min(tt.perClient, leastShare) {
-			t.Errorf("%+v: %d for a client at one worker", tt, perClient)
-		}
-		if perNetwork != max(total/2, 1) {
-			t.Errorf("%+v: %d for a network of %d", tt, perNetwork, total)
-		}
-	}
-}

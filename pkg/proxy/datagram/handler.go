@@ -2,8 +2,7 @@ package datagram
 
 import "net/netip"
 
-// A Handler is a protocol on top of the NAT. The workers of a front share it: each calls it in its own goroutine, and a
-// session's calls all come from one. Payloads are valid during the call.
+// A Handler is a protocol on top of the NAT. The worker calls it in its goroutine. Payloads are valid during the call.
 type Handler[T any] interface {
 	// Client is called for a datagram of a client, with its session if there is one.
 	Client(w *Worker[T], s *Session[T], d Datagram)
@@ -44,7 +43,7 @@ const (
 	EndDrained             // the time to drain is over
 )
 
-// Options are shared by the workers of one front.
+// Options are what a worker is told by its front.
 type Options struct {
 	Limits *Limits
 	// Pick chooses an endpoint for a client; it must not block.

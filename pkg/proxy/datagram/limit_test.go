@@ -14,18 +14,17 @@ func table(t *testing.T, total, perClient int) *Worker[int] {
 	var w *Worker[int]
 	ns := nstest.New(t)
 	ns.Do(t, func() error {
-		listeners, err := Listen(netip.MustParseAddrPort("127.0.0.1:69"), 1)
+		listener, err := Listen(netip.MustParseAddrPort("127.0.0.1:69"))
 		if err != nil {
 			return err
 		}
-		workers, err := NewWorkers[int](listeners, &echoes{closed: map[End]int{}}, Options{
+		w, err = NewWorker[int](listener, &echoes{closed: map[End]int{}}, Options{
 			Limits: NewLimits(Bounds{MaxSessions: total, MaxSessionsPerClient: perClient, Idle: time.Hour, Linger: time.Hour}),
 			Pick:   func(netip.Addr) (netip.AddrPort, error) { return netip.MustParseAddrPort("127.0.0.1:70"), nil },
 		})
 		if err != nil {
 			return err
 		}
-		w = workers[0]
 		w.now = time.Unix(1000, 0)
 		return nil
 	})

@@ -4,8 +4,8 @@ import "testing"
 
 // A socket of AddOnce is reported once, whatever comes meanwhile, and after Again at once if something waits.
 func TestAddOnce(t *testing.T) {
-	sockets, ns := loopback(t, "127.0.0.1:0", 1)
-	s := sockets[0]
+	socket, ns := loopback(t, "127.0.0.1:0")
+	s := socket
 	p, err := NewPoller(4)
 	if err != nil {
 		t.Fatal(err)

@@ -206,7 +206,7 @@ func (w *Worker[T]) Move(s *Session[T]) {
 // silent for longest. A session that may be alive is closed only for a client that asks for the second time.
 func (w *Worker[T]) makeRoom(d Datagram) Drop {
 	client := d.Client.Addr()
-	total, perClient, perNetwork := w.options.Limits.share()
+	total, perClient, perNetwork := w.options.Limits.numbers()
 	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != NotDropped {
 		return DropClientLimit
 	}

@@ -30,47 +30,26 @@ type Socket struct {
 	to     mmsg.Sockaddr // scratch of SendTo, so that it does not escape
 }
 
-// Listen opens n sockets that share one address and port. Zero or unspecified addresses mean all, IPv4 and IPv6
-// alike. With every datagram a socket gets the address that was asked, and the number of datagrams lost to its full
-// buffer. The port belongs to this process alone: where another one has it, the error wraps EADDRINUSE.
-func Listen(at netip.AddrPort, n int) ([]*Socket, error) { return listenAll(at, n, false) }
+// Listen opens a socket at an address and port. Zero or unspecified addresses mean all, IPv4 and IPv6 alike. With
+// every datagram it gets the address that was asked, and the number of datagrams lost to its full buffer. The port
+// belongs to this socket alone: where another one has it, the error wraps EADDRINUSE.
+func Listen(at netip.AddrPort) (*Socket, error) { return listen(at, false) }
 
-// listenAll is Listen, freely at an address that this host does not have yet (IP_FREEBIND, ip(7)).
-func listenAll(at netip.AddrPort, n int, freely bool) ([]*Socket, error) {
-	sockets := make([]*Socket, 0, n)
-	for range max(n, 1) {
-		s, err := listen(at, len(sockets) > 0, freely)
-		if err != nil {
-			closeAll(sockets)
-			switch {
-			case errors.Is(err, unix.EADDRINUSE):
-				err = fmt.Errorf("taken by another socket (ss -lunp names it): %w", err)
-			case errors.Is(err, unix.EACCES):
-				err = fmt.Errorf("this user may not bind it: set the sysctl net.ipv4.ip_unprivileged_port_start=0 "+
-					"for the pod: %w", err)
-			case errors.Is(err, unix.EADDRNOTAVAIL):
-				err = fmt.Errorf("the address is on none of our interfaces: %w", err)
-			}
-			return nil, fmt.Errorf("failed to listen on udp %s: %w", name(at), err)
-		}
-		sockets = append(sockets, s)
-		at = netip.AddrPortFrom(at.Addr(), s.local.Port()) // port 0 is chosen once
-		if n <= 1 {
-			break
-		}
-		// The first socket binds alone, so that a foreign process is noticed, and joins the group afterwards.
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-			closeAll(sockets)
-			return nil, fmt.Errorf("failed to share udp %s among workers: %w", name(at), err)
-		}
+// listen is Listen, freely at an address that this host does not have yet (IP_FREEBIND, ip(7)).
+func listen(at netip.AddrPort, freely bool) (*Socket, error) {
+	s, err := listenAny(at, freely)
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, unix.EADDRINUSE):
+		err = fmt.Errorf("taken by another socket (ss -lunp names it): %w", err)
+	case errors.Is(err, unix.EACCES):
+		err = fmt.Errorf("this user may not bind it: set the sysctl net.ipv4.ip_unprivileged_port_start=0 "+
+			"for the pod: %w", err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		err = fmt.Errorf("the address is on none of our interfaces: %w", err)
 	}
-	return sockets, nil
-}
-
-func closeAll(sockets []*Socket) {
-	for _, s := range sockets {
-		s.Close()
-	}
+	return nil, fmt.Errorf("failed to listen on udp %s: %w", name(at), err)
 }
 
 // name writes an address as a user would: "port 69" or "192.0.2.1:69".
@@ -81,7 +60,8 @@ func name(at netip.AddrPort) string {
 	return at.String()
 }
 
-func listen(at netip.AddrPort, share, freely bool) (*Socket, error) {
+// listenAny opens the socket of an address, or of all those of IPv4 and IPv6.
+func listenAny(at netip.AddrPort, freely bool) (*Socket, error) {
 	var free4, free6 []option
 	if freely {
 		free4 = []option{{unix.IPPROTO_IP, unix.IP_FREEBIND, 1}}
@@ -90,18 +70,18 @@ func listen(at netip.AddrPort, share, freely bool) (*Socket, error) {
 	addr := at.Addr().Unmap()
 	switch {
 	case addr.Is4():
-		return bound(addr, at.Port(), share, true, free4...)
+		return bound(addr, at.Port(), true, free4...)
 	case addr.IsValid() && !addr.IsUnspecified():
-		return bound(addr, at.Port(), share, true, free6...)
+		return bound(addr, at.Port(), true, free6...)
 	}
-	s, err := bound(netip.IPv6Unspecified(), at.Port(), share, false)
+	s, err := bound(netip.IPv6Unspecified(), at.Port(), false)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
-		return bound(netip.IPv4Unspecified(), at.Port(), share, false) // a kernel without IPv6
+		return bound(netip.IPv4Unspecified(), at.Port(), false) // a kernel without IPv6
 	}
 	return s, err
 }
 
-func bound(addr netip.Addr, port uint16, share, only6 bool, more ...option) (*Socket, error) {
+func bound(addr netip.Addr, port uint16, only6 bool, more ...option) (*Socket, error) {
 	s, err := open(addr)
 	if err != nil {
 		return nil, err
@@ -120,9 +100,6 @@ func bound(addr netip.Addr, port uint16, share, only6 bool, more ...option) (*So
 		}
 	} else {
 		options = append(options, option{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
-	}
-	if share {
-		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 	}
 	if err := s.set(append(options, more...)...); err != nil {
 		s.Close()

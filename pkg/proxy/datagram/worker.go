@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
@@ -40,31 +38,16 @@ type Worker[T any] struct {
 	tasks tasks
 }
 
-// NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
-func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*Worker[T], error) {
-	workers := make([]*Worker[T], 0, len(listeners))
-	o.Limits.workers.Store(int64(len(listeners)))
-	for i, listener := range listeners {
-		w, err := newWorker(listener, handler, o)
-		if err != nil {
-			for _, w := range workers {
-				w.Close()
-			}
-			closeAll(listeners[i:])
-			return nil, err
-		}
-		workers = append(workers, w)
-	}
-	return workers, nil
-}
-
-func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
+// NewWorker makes the worker of a listener, which it owns from now on, also when it fails.
+func NewWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
 	poller, err := NewPoller(2 * mmsg.Batch)
 	if err != nil {
+		listener.Close()
 		return nil, err
 	}
 	if err := poller.Add(listener, Token{}); err != nil {
 		poller.Close()
+		listener.Close()
 		return nil, err
 	}
 	return &Worker[T]{
@@ -123,19 +106,6 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		w.callDue()
 		w.flush()
 	}
-}
-
-// RunAll runs the workers of a front. A single one runs on the calling goroutine, whose thread may be in a network
-// namespace of its own: the sessions' sockets are then opened there.
-func RunAll[T any](ctx context.Context, workers []*Worker[T]) error {
-	if len(workers) == 1 {
-		return workers[0].Run(ctx)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, w := range workers {
-		group.Go(func() error { return w.Run(ctx) })
-	}
-	return group.Wait()
 }
 
 // timeout is the time until the next session expires, or the drain ends.

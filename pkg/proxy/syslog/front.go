@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/record"
@@ -48,8 +46,6 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Source is SourceRewrite where it is empty.
 	Source Source
-	// Workers is the number of sockets and loops that share the port; zero is one.
-	Workers int
 	// Sink gets each line. It may be nil.
 	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
@@ -61,7 +57,7 @@ type Config struct {
 type Front struct {
 	route   string
 	local   netip.AddrPort
-	workers []*worker
+	worker  *worker
 	serving atomic.Bool
 }
 
@@ -81,23 +77,15 @@ func Listen(c Config) (*Front, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	sockets, err := datagram.Listen(c.Listen, max(c.Workers, 1))
+	socket, err := datagram.Listen(c.Listen)
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{route: c.Route, local: sockets[0].Local()}
-	meters := c.Metrics.of(c.Route)
+	f := &Front{route: c.Route, local: socket.Local()}
 	limiter := loglimit.New(c.Logger, troublePerSecond, time.Second)
-	for i, socket := range sockets {
-		w, err := newWorker(c, socket, meters, limiter)
-		if err != nil {
-			f.Close()
-			for _, rest := range sockets[i:] {
-				rest.Close()
-			}
-			return nil, err
-		}
-		f.workers = append(f.workers, w)
+	if f.worker, err = newWorker(c, socket, c.Metrics.of(c.Route), limiter); err != nil {
+		socket.Close()
+		return nil, err
 	}
 	return f, nil
 }
@@ -112,14 +100,7 @@ func (f *Front) Addr() netip.AddrPort { return f.local }
 func (f *Front) Serve(ctx context.Context) error {
 	f.serving.Store(true)
 	defer f.serving.Store(false)
-	if len(f.workers) == 1 {
-		return f.workers[0].run(ctx)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, w := range f.workers {
-		group.Go(func() error { return w.run(ctx) })
-	}
-	return group.Wait()
+	return f.worker.run(ctx)
 }
 
 // Ready tells whether messages are forwarded now.
@@ -131,8 +112,4 @@ func (f *Front) Ready() error {
 }
 
 // Close gives up a front that was never served.
-func (f *Front) Close() {
-	for _, w := range f.workers {
-		w.close()
-	}
-}
+func (f *Front) Close() { f.worker.close() }

@@ -216,7 +216,7 @@ func TestLoopThroughAnotherRoute(t *testing.T) {
 			send(t, listen(t, l.client, clientIP+":0"), "<13>hello", proxyIP+":514")
 			testwait.Until(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
 			passed := func() float64 {
-				return counter(there.workers[0].meters.datagrams) + counter(back.workers[0].meters.datagrams)
+				return counter(there.worker.meters.datagrams) + counter(back.worker.meters.datagrams)
 			}
 			testwait.Until(t, "one datagram passed on", func() bool { return passed() == 1 })
 		})
@@ -264,7 +264,7 @@ func TestOverflowIsCounted(t *testing.T) {
 		send(t, conn, strings.Repeat("x", 1400), proxyIP+":514")
 	}
 	close(hold)
-	m := f.workers[0].meters
+	m := f.worker.meters
 	testwait.Until(t, "what was held passed", func() bool {
 		before := counter(m.datagrams)
 		time.Sleep(20 * time.Millisecond)
@@ -363,4 +363,4 @@ func counter(c prometheus.Metric) float64 {
 	return m.GetCounter().GetValue()
 }
 
-func (f *Front) drops(d Drop) int { return int(counter(f.workers[0].meters.drops[d])) }
+func (f *Front) drops(d Drop) int { return int(counter(f.worker.meters.drops[d])) }

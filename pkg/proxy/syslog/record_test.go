@@ -64,7 +64,7 @@ func TestRecordsLinesThatNobodyTakes(t *testing.T) {
 func TestRecordAllocatesNothing(t *testing.T) {
 	l, lines := newLab(t), 0
 	f := l.front(t, Config{Pick: to(serverIP + ":514")})
-	w := &worker{config: Config{Route: "syslog", Sink: func(record.Exchange) { lines++ }}, listener: f.workers[0].listener}
+	w := &worker{config: Config{Route: "syslog", Sink: func(record.Exchange) { lines++ }}, listener: f.worker.listener}
 	line := []byte("<28>Nov 20 10:00:00 node1 tink-worker[7]: " + strings.Repeat("x", 60_000))
 	from := datagram.Peer{AddrPort: netip.MustParseAddrPort("192.0.2.1:514")}
 	if n := testing.AllocsPerRun(1000, func() {

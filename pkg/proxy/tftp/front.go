@@ -44,8 +44,6 @@ type Config struct {
 	// MaxSessions and MaxSessionsPerClient bound the table; zero is [datagram.DefaultMaxSessions] and
 	// [datagram.DefaultMaxClient].
 	MaxSessions, MaxSessionsPerClient int
-	// Workers is the number of sockets and loops that share the port; zero is one.
-	Workers int
 	// Shaper has the route's rate, which may change while the front serves; nil is no rate. Files that machines write
 	// (AllowWrite) do not count.
 	Shaper *shaper.Shaper
@@ -115,7 +113,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{
-		Route: "tftp route " + c.Route, Listen: c.Listen, Workers: c.Workers, Pick: c.Pick, Bounds: c.bounds(), Handler: h,
+		Route: "tftp route " + c.Route, Listen: c.Listen, Pick: c.Pick, Bounds: c.bounds(), Handler: h,
 		Transparent: c.Transparent,
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ type (
 	session = datagram.Session[transfer]
 )
 
-// handler is the protocol's part of a front. The front's workers share it.
+// handler is the protocol's part of a front.
 type handler struct {
 	config       Config
 	allowWrite   atomic.Bool

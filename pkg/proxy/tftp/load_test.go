@@ -2,9 +2,7 @@ package tftp
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -12,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
@@ -30,67 +26,35 @@ func lossy(n int) func() bool {
 	}
 }
 
-// workers serves a front of several loops, each of them in the namespace.
-func (l *lab) workers(t testing.TB, c Config) *Front {
-	t.Helper()
-	c.Route, c.Listen = "tftp", netip.AddrPortFrom(netip.Addr{}, 69)
-	c.Metrics = NewMetrics(prometheus.NewRegistry())
-	var f *Front
-	l.proxy.Do(t, func() (err error) {
-		f, err = Listen(c)
-		return err
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	for _, w := range f.Workers() {
-		running.Go(func() {
-			if err := l.proxy.Try(func() error { return w.Run(ctx) }); err != nil {
-				t.Errorf("run: %v", err)
-			}
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	return f
-}
-
 func TestManyClientsWithLoss(t *testing.T) {
 	t.Parallel()
 	clients := 100
 	if testing.Short() {
 		clients = 30
 	}
-	for _, workers := range []int{1, 2} {
-		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
-			l := newLab(t)
-			want := content(20_000)
-			(&fileServer{files: map[string][]byte{"f": want}, lose: lossy(50)}).listen(t, l.server, serverIP+":69")
-			f := l.workers(t, Config{
-				Pick: to(serverIP + ":69"), Workers: workers, MaxSessionsPerClient: 2 * clients,
-			})
-			lose := lossy(50)
-			var running sync.WaitGroup
-			var failed atomic.Int32
-			for range clients {
-				running.Go(func() {
-					got, err := fetch{file: "f", lose: lose, tries: 50}.run(l.client, proxyIP+":69")
-					if err != nil || !bytes.Equal(got, want) {
-						failed.Add(1)
-						t.Errorf("got %d bytes, %v", len(got), err)
-					}
-				})
-			}
-			running.Wait()
-			if n := failed.Load(); n > 0 {
-				t.Fatalf("%d of %d clients failed", n, clients)
-			}
-			// A request repeated too early may begin a second transfer at the server: a stranger, rightly.
-			if got := f.drops(DropUnexpected) + f.drops(datagram.DropTableFull); got != 0 {
-				t.Errorf("%d datagrams of honest peers dropped", got)
+	l := newLab(t)
+	want := content(20_000)
+	(&fileServer{files: map[string][]byte{"f": want}, lose: lossy(50)}).listen(t, l.server, serverIP+":69")
+	f := l.front(t, Config{Pick: to(serverIP + ":69"), MaxSessionsPerClient: 2 * clients})
+	lose := lossy(50)
+	var running sync.WaitGroup
+	var failed atomic.Int32
+	for range clients {
+		running.Go(func() {
+			got, err := fetch{file: "f", lose: lose, tries: 50}.run(l.client, proxyIP+":69")
+			if err != nil || !bytes.Equal(got, want) {
+				failed.Add(1)
+				t.Errorf("got %d bytes, %v", len(got), err)
 			}
 		})
+	}
+	running.Wait()
+	if n := failed.Load(); n > 0 {
+		t.Fatalf("%d of %d clients failed", n, clients)
+	}
+	// A request repeated too early may begin a second transfer at the server: a stranger, rightly.
+	if got := f.drops(DropUnexpected) + f.drops(datagram.DropTableFull); got != 0 {
+		t.Errorf("%d datagrams of honest peers dropped", got)
 	}
 }
 

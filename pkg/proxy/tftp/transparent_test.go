@@ -70,47 +70,45 @@ func TestServerSeesTheMachine(t *testing.T) {
 		{"IPv6, single port", server6, proxy6, client6, true, client6},
 		{"the other family", serverIP, proxy6, client6, false, "198.51.100.1"},
 	} {
-		for _, workers := range []int{1, 2} {
-			t.Run(fmt.Sprintf("%s, %d workers", tt.name, workers), func(t *testing.T) {
-				l := newLab(t)
-				l.returns(t)
-				l.caught(t)
-				seen := make(chan netip.AddrPort, 16)
-				fs := &fileServer{
-					files: map[string][]byte{"f": content(70_000)}, singlePort: tt.singlePort,
-					onPeer: func(from netip.AddrPort) { seen <- from },
-				}
-				fs.listen(t, l.server, netip.AddrPortFrom(netip.MustParseAddr(tt.server), 69).String())
-				f := l.workers(t, Config{
-					Pick:        to(netip.AddrPortFrom(netip.MustParseAddr(tt.server), 69).String()),
-					Transparent: true, Workers: workers,
-				})
-				for _, options := range [][]string{nil, {"blksize", "1468", "windowsize", "8"}, {"blksize", "8192"}} { // fragments
-					var conn *net.UDPConn
-					l.client.Do(t, func() (err error) {
-						conn, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(tt.from)})
-						return err
-					})
-					at := netip.AddrPortFrom(netip.MustParseAddr(tt.ask), 69).String()
-					got, err := fetch{file: "f", options: options, local: conn}.run(l.client, at)
-					if err != nil || !bytes.Equal(got, fs.files["f"]) {
-						t.Errorf("%v: got %d bytes, %v", options, len(got), err)
-					}
-					port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-					for range len(seen) { // on a busy machine it may have asked twice
-						from := <-seen
-						if from.Addr().Unmap().String() != tt.want || tt.want == tt.from && from.Port() != port {
-							t.Errorf("the server saw %s, want %s, port %d", from, tt.want, port)
-						}
-					}
-					conn.Close()
-				}
-				testwait.Until(t, "completed", func() bool { return f.outcomes(EndingCompleted) == 3 })
-				if got := f.drops(DropUnexpected); got != 0 {
-					t.Errorf("%d datagrams of honest peers dropped", got)
-				}
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.returns(t)
+			l.caught(t)
+			seen := make(chan netip.AddrPort, 16)
+			fs := &fileServer{
+				files: map[string][]byte{"f": content(70_000)}, singlePort: tt.singlePort,
+				onPeer: func(from netip.AddrPort) { seen <- from },
+			}
+			fs.listen(t, l.server, netip.AddrPortFrom(netip.MustParseAddr(tt.server), 69).String())
+			f := l.front(t, Config{
+				Pick:        to(netip.AddrPortFrom(netip.MustParseAddr(tt.server), 69).String()),
+				Transparent: true,
 			})
-		}
+			for _, options := range [][]string{nil, {"blksize", "1468", "windowsize", "8"}, {"blksize", "8192"}} { // fragments
+				var conn *net.UDPConn
+				l.client.Do(t, func() (err error) {
+					conn, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(tt.from)})
+					return err
+				})
+				at := netip.AddrPortFrom(netip.MustParseAddr(tt.ask), 69).String()
+				got, err := fetch{file: "f", options: options, local: conn}.run(l.client, at)
+				if err != nil || !bytes.Equal(got, fs.files["f"]) {
+					t.Errorf("%v: got %d bytes, %v", options, len(got), err)
+				}
+				port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+				for range len(seen) { // on a busy machine it may have asked twice
+					from := <-seen
+					if from.Addr().Unmap().String() != tt.want || tt.want == tt.from && from.Port() != port {
+						t.Errorf("the server saw %s, want %s, port %d", from, tt.want, port)
+					}
+				}
+				conn.Close()
+			}
+			testwait.Until(t, "completed", func() bool { return f.outcomes(EndingCompleted) == 3 })
+			if got := f.drops(DropUnexpected); got != 0 {
+				t.Errorf("%d datagrams of honest peers dropped", got)
+			}
+		})
 	}
 }
 

@@ -34,8 +34,6 @@ type Config struct {
 	// MaxSessions and MaxSessionsPerClient bound the table; zero is [datagram.DefaultMaxSessions] and
 	// [datagram.DefaultMaxClient].
 	MaxSessions, MaxSessionsPerClient int
-	// Workers is the number of sockets and loops that share the port; zero is one.
-	Workers int
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -66,7 +64,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	h.sources.Store(&c.Sources)
 	front, err := datagram.NewFront(datagram.FrontConfig[state]{
-		Route: "udp route " + c.Route, Listen: c.Listen, Freebind: c.Freebind, Workers: c.Workers, Pick: c.Pick,
+		Route: "udp route " + c.Route, Listen: c.Listen, Freebind: c.Freebind, Pick: c.Pick,
 		Bounds: c.bounds(), Handler: h,
 	})
 	if err != nil {
