@@ -40,16 +40,6 @@ func dumpAddresses(nsid, family int) *nl.NetlinkRequest {
 	return request
 }
 
-// deleteLink removes a link of the namespace nsid.
-func deleteLink(nsid, index int) *nl.NetlinkRequest {
-	request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
-	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(index)
-	request.AddData(info)
-	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
-	return request
-}
-
 // newListener makes a link in the own namespace whose parent is in the namespace nsid.
 func newListener(name string, kind Kind, mac net.HardwareAddr, nsid int, parent Link) *nl.NetlinkRequest {
 	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)

@@ -93,7 +93,6 @@ func TestRequestsNameTheNode(t *testing.T) {
 	}{
 		"link":      {getLink(7, 5), unix.RTM_GETLINK, unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID},
 		"links":     {dumpLinks(7), unix.RTM_GETLINK, unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID},
-		"removal":   {deleteLink(7, 5), unix.RTM_DELLINK, unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID},
 		"addresses": {dumpAddresses(7, unix.AF_INET), unix.RTM_GETADDR, unix.SizeofIfAddrmsg, unix.IFA_TARGET_NETNSID},
 	}
 	for name, test := range tests {
