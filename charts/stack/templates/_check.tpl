@@ -358,22 +358,18 @@ of the world. Takes v, path and prefixes.
 {{- if has $each.name $names }}{{ include "stack.refuse" (dict "v" $v "text" (printf "extraVolumes[%d].name is %s, which another volume of the pod has: set it to another" $i $each.name)) }}{{ end -}}
 {{- $names = append $names $each.name -}}
 {{- end -}}
-{{- range $program := list "proxy" "relay" "init" "loadBalancer" -}}
-{{- $own := get $v $program -}}
-{{- $paths := list -}}
-{{- if eq $program "proxy" -}}
-{{- $paths = list "/etc/stack-proxy" -}}
+{{- $paths := list "/etc/stack-proxy" -}}
 {{- if $v.files.enabled }}{{ $paths = append $paths "/files" }}{{ end -}}
 {{- range $v.proxy.secrets }}{{ $paths = append $paths (printf "/secrets/%s" .) }}{{ end -}}
-{{- end -}}
-{{- range $i, $each := $own.extraVolumeMounts -}}
+{{- range $i, $each := $v.proxy.extraVolumeMounts -}}
 {{- $path := trimSuffix "/" $each.mountPath -}}
-{{- if has $path $paths }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraVolumeMounts[%d].mountPath is %s, where something else is mounted: set it to another" $program $i $each.mountPath)) }}{{ end -}}
-{{- if not (has $each.name $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraVolumeMounts[%d].name is %s, and there is no such volume: add it to extraVolumes" $program $i $each.name)) }}{{ end -}}
+{{- if has $path $paths }}{{ include "stack.refuse" (dict "v" $v "text" (printf "proxy.extraVolumeMounts[%d].mountPath is %s, where something else is mounted: set it to another" $i $each.mountPath)) }}{{ end -}}
+{{- if not (has $each.name $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "proxy.extraVolumeMounts[%d].name is %s, and there is no such volume: add it to extraVolumes" $i $each.name)) }}{{ end -}}
 {{- $paths = append $paths $path -}}
 {{- end -}}
+{{- range $program := list "proxy" "relay" "init" "loadBalancer" -}}
 {{- $variables := list -}}
-{{- range $i, $each := $own.extraEnv -}}
+{{- range $i, $each := (get $v $program).extraEnv -}}
 {{- if has $each.name $variables }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraEnv[%d].name is %s, which another one has: name it once" $program $i $each.name)) }}{{ end -}}
 {{- $variables = append $variables $each.name -}}
 {{- end -}}

@@ -108,13 +108,12 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* What a container of ours may not do. Takes uid, and add: capabilities; own: what the values say, which counts. */}}
+{{/* What a container of ours may not do. Takes uid, and add: capabilities. */}}
 {{- define "stack.securityContext" -}}
 {{- $capabilities := dict "drop" (list "ALL") -}}
 {{- if .add }}{{ $_ := set $capabilities "add" .add }}{{ end -}}
-{{- $context := dict "runAsUser" .uid "runAsGroup" .uid "runAsNonRoot" (ne (int .uid) 0) "allowPrivilegeEscalation" false
-  "readOnlyRootFilesystem" true "privileged" false "capabilities" $capabilities -}}
-{{- merge (dict) (.own | default dict) $context | toYaml -}}
+{{- dict "runAsUser" .uid "runAsGroup" .uid "runAsNonRoot" (ne (int .uid) 0) "allowPrivilegeEscalation" false
+  "readOnlyRootFilesystem" true "privileged" false "capabilities" $capabilities | toYaml -}}
 {{- end -}}
 
 {{/* The relay's listeners, with the addresses that stand for them. Takes effective values. */}}
@@ -158,25 +157,23 @@ and dial: to be asked there from the same pod.
 {{- or (hasPrefix "127." .adminAddress) (eq .adminAddress "::1") -}}
 {{- end -}}
 
-{{/* The probes of an admin port. Takes v, port: its name, and host, where it is not open at the pod's address. */}}
+{{/* The probes of an admin port. Takes port: its name, and host, where it is not open at the pod's address. */}}
 {{- define "stack.probes" -}}
-{{- with .v.probes -}}
 startupProbe:
-  httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ int64 .startupPeriodSeconds }}
-  failureThreshold: {{ int64 .startupFailureThreshold }}
-  timeoutSeconds: {{ int64 .timeoutSeconds }}
+  httpGet: {path: /healthz, port: {{ .port }}{{ with .host }}, host: {{ . | quote }}{{ end }}}
+  periodSeconds: 1
+  failureThreshold: 60
+  timeoutSeconds: 3
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ int64 .readinessPeriodSeconds }}
-  failureThreshold: {{ int64 .readinessFailureThreshold }}
-  timeoutSeconds: {{ int64 .timeoutSeconds }}
+  httpGet: {path: /readyz, port: {{ .port }}{{ with .host }}, host: {{ . | quote }}{{ end }}}
+  periodSeconds: 5
+  failureThreshold: 2
+  timeoutSeconds: 3
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ int64 .livenessPeriodSeconds }}
-  failureThreshold: {{ int64 .livenessFailureThreshold }}
-  timeoutSeconds: {{ int64 .timeoutSeconds }}
-{{- end -}}
+  httpGet: {path: /healthz, port: {{ .port }}{{ with .host }}, host: {{ . | quote }}{{ end }}}
+  periodSeconds: 10
+  failureThreshold: 6
+  timeoutSeconds: 3
 {{- end -}}
 
 {{/*

@@ -30,7 +30,6 @@ replicas: 2
 revisionHistoryLimit: 1000
 terminationGracePeriodSeconds: 86400
 podSecurityContext: {fsGroup: 1000650000}
-probes: {readinessPeriodSeconds: 86400, startupFailureThreshold: 86400}
 podDisruptionBudget: {maxUnavailable: 10000000}
 boots: {memory: 1000000, resources: {limits: {memory: 10Ti}}}
 routes: {hegel: {limits: {connections: 10000000}}}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -21,27 +22,28 @@ func TestRemovedValuesAreNamedAndLeftOut(t *testing.T) {
 	const base = "preset: classic\nroutes: {hegel: {limits: {connections: 5, requests: {concurrent: 5}}, " +
 		"jwt: {issuer: a, audience: [b]}, health: {active: {type: http}}}}"
 	before := rendersFrom(t, base)
-	for path, remedy := range file.Removed {
-		at := strings.ReplaceAll(path, "*", "hegel")
-		for _, value := range []string{"40", "word", "[a, b]", "{a: 1}", "false"} {
-			set := value
-			keys := strings.Split(at, ".")
-			for i := len(keys) - 1; i >= 0; i-- {
-				set = "{" + keys[i] + ": " + set + "}"
+	for _, value := range []string{"40", "word", "[a, b]", "{a: 1}", "false"} {
+		values := from(t, base)
+		for path := range file.Removed {
+			set, keys := value, strings.Split(strings.ReplaceAll(path, "*", "hegel"), ".")
+			for _, key := range slices.Backward(keys) {
+				set = "{" + key + ": " + set + "}"
 			}
-			values := from(t, base)
-			out, err := inProcess(release{}, merged(values, from(t, set)))
-			if err != nil {
-				t.Errorf("%s: %v", at, err)
-				continue
-			}
-			if !strings.Contains(out.notes(), at+": "+remedy) {
+			values = merged(values, from(t, set))
+		}
+		out, err := inProcess(release{}, values)
+		if err != nil {
+			t.Errorf("%s: %v", value, err)
+			continue
+		}
+		for path, remedy := range file.Removed {
+			if at := strings.ReplaceAll(path, "*", "hegel"); !strings.Contains(out.notes(), at+": "+remedy) {
 				t.Errorf("%s: %s is not named in the notes", at, value)
 			}
-			for name, was := range before {
-				if got := out[name]; !strings.HasSuffix(name, "NOTES.txt") && normal(got) != normal(was) {
-					t.Errorf("with %s: %s, %s is another", at, value, name)
-				}
+		}
+		for name, was := range before {
+			if got := out[name]; !strings.HasSuffix(name, "NOTES.txt") && normal(got) != normal(was) {
+				t.Errorf("with %s %s is another", value, name)
 			}
 		}
 	}
