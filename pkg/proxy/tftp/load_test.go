@@ -63,7 +63,8 @@ func TestRequestFlood(t *testing.T) {
 	l := newLab(t)
 	l.client.Addr(t, "c0", "192.0.2.66/24")
 	want := content(50_000)
-	(&fileServer{files: map[string][]byte{"f": want}}).listen(t, l.server, serverIP+":69")
+	server := &fileServer{files: map[string][]byte{"f": want}}
+	server.listen(t, l.server, serverIP+":69")
 	const perClient = 16
 	f := l.front(t, Config{Pick: to(serverIP + ":69"), MaxSessionsPerClient: perClient, Idle: 5 * time.Second})
 	before := descriptors(t)
@@ -98,9 +99,10 @@ func TestRequestFlood(t *testing.T) {
 	if got := f.Sessions(); got > perClient+3 {
 		t.Errorf("%d sessions, want at most %d of the flood", got, perClient)
 	}
-	// The test's own server opens a socket for each session as well.
-	if after := descriptors(t); after > before+3*(perClient+4) {
-		t.Errorf("%d descriptors, %d before the flood", after, before)
+	// The server is in this process, too, and keeps the sockets of those that gave way until it has asked them often enough.
+	servers := int(server.sockets.Load())
+	if after := descriptors(t) - servers; after > before+perClient+8 {
+		t.Errorf("%d descriptors beside the server's %d, %d before the flood", after, servers, before)
 	}
 }
 

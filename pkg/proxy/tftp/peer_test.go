@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type fileServer struct {
 	onRequest  func()
 	onPeer     func(netip.AddrPort) // sees who asks
 	retry      time.Duration        // until it sends again; 0 is retryAfter
+	sockets    atomic.Int32         // of transfers
 }
 
 const retryAfter = 100 * time.Millisecond
@@ -99,7 +101,9 @@ func (fs *fileServer) serve(
 		if fs.singlePort {
 			peers[from] = peer{b, in}
 		} else {
+			fs.sockets.Add(1)
 			if out, err = open(); err != nil {
+				fs.sockets.Add(-1)
 				continue
 			}
 			running.Go(func() {
@@ -126,6 +130,7 @@ func (fs *fileServer) serve(
 			})
 			if out != conn {
 				_ = out.Close()
+				fs.sockets.Add(-1)
 			}
 		})
 	}
