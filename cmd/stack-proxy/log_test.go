@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -48,15 +49,17 @@ type program struct {
 	exited                     chan error
 }
 
-// freeAddress is an address that nobody listened on a moment ago.
+// freeAddress is an address where nobody listens: its port is below those that the kernel gives to connections, one of
+// which would take it until the program has opened it (net.ipv4.ip_local_port_range).
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // startProgram runs the program with a pipe for its log, whose other end is p.log.
