@@ -127,8 +127,7 @@ func tftpConfig(r route.Route) tftp.Config {
 
 // udpConfig is the same for a udp route.
 func udpConfig(r route.Route) udp.Config {
-	return udp.Config{
-		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D()}
+	return udp.Config{Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D()}
 }
 
 // sameDatagram reports whether an open datagram front can serve the next version of its route. A syslog front has no

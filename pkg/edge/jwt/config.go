@@ -43,7 +43,7 @@ const (
 	// leeway is the difference of clocks that is tolerated.
 	leeway = 30 * time.Second
 	// refreshEvery is how often the keys are fetched again.
-	refreshEvery time.Duration = 5 * time.Minute
+	refreshEvery = 5 * time.Minute
 )
 
 // algorithms are those that are implemented.
