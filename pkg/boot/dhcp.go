@@ -1,7 +1,5 @@
 package boot
 
-import "slices"
-
 // The names of DHCP's message types, by number.
 var (
 	names4 = [...]string{
@@ -29,13 +27,4 @@ func (e *Event) TypeName() string {
 	default:
 		return "BOOTREPLY"
 	}
-}
-
-// TypeByName is the number of a DHCP message type; 0 if no type has the name.
-func TypeByName(name string, v6 bool) uint8 {
-	names := names4[:]
-	if v6 {
-		names = names6[:]
-	}
-	return uint8(max(0, slices.Index(names, name)))
 }

@@ -40,12 +40,6 @@ func Open(path string, most int64, record func(*boot.Event)) (h *History, damage
 	return h, damage, h.GoOn()
 }
 
-// Read hands the events that the files hold to record, as [Open] does, while another process may write them.
-func Read(path string, record func(*boot.Event)) error {
-	_, _, err := readAll(path, record)
-	return err
-}
-
 // readAll reads both files. Sound is how many bytes of the newer one are events.
 func readAll(path string, record func(*boot.Event)) (sound int64, damage, err error) {
 	for _, name := range []string{older(path), path} {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	recorded "github.com/tinkerbell/stack/pkg/boot/film"
 )
 
 // stuckForAMoment are the good boots that are said to be stuck between the times that their films look at, and why that
@@ -31,7 +29,7 @@ var stepsOf = map[string][]Step{
 
 // known is what films know beside events.
 type known struct {
-	hardware  map[[6]byte][]recorded.Hardware
+	hardware  map[[6]byte][]filmHardware
 	workflows map[[6]byte]*Workflow
 	since     map[[6]byte]time.Time
 	all       bool
@@ -43,7 +41,7 @@ func (k *known) lookup(mac [6]byte) (Hardware, bool) {
 	if len(h) == 0 {
 		return Hardware{Closest: k.closest(mac)}, k.all
 	}
-	name := func(h recorded.Hardware) string { return h.Namespace + "/" + h.Name }
+	name := func(h filmHardware) string { return h.Namespace + "/" + h.Name }
 	found := Hardware{Known: true, Name: name(h[0]), Netboot: h[0].AllowPXE, Arch: h[0].Arch, Workflow: k.workflows[mac], Workflows: true}
 	if len(h) > 1 {
 		found.Also = name(h[1])
@@ -76,12 +74,12 @@ func (k *known) expected() (all []Expected) {
 	return all
 }
 
-func (k *known) learn(what *recorded.Know, now time.Time) {
+func (k *known) learn(what *filmKnow, now time.Time) {
 	k.all = k.all || what.NoHardware
 	if h := what.Hardware; h != nil {
 		mac := parse(h.MAC)
 		own := k.hardware[mac]
-		if i := slices.IndexFunc(own, func(o recorded.Hardware) bool { return o.Name == h.Name }); i >= 0 {
+		if i := slices.IndexFunc(own, func(o filmHardware) bool { return o.Name == h.Name }); i >= 0 {
 			own[i] = *h
 		} else {
 			k.hardware[mac] = append(own, *h)
@@ -106,17 +104,17 @@ func (k *known) learn(what *recorded.Know, now time.Time) {
 }
 
 // screen plays a film, and returns what the journal said that was not expected.
-func screen(path string) (t recorded.Title, faults []string, err error) {
+func screen(path string) (t filmTitle, faults []string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return t, nil, err
 	}
 	defer f.Close()
-	t, lines, err := recorded.Read(f)
+	t, lines, err := readFilm(f)
 	if err != nil {
 		return t, nil, err
 	}
-	k := known{hardware: map[[6]byte][]recorded.Hardware{}, workflows: map[[6]byte]*Workflow{}, since: map[[6]byte]time.Time{}}
+	k := known{hardware: map[[6]byte][]filmHardware{}, workflows: map[[6]byte]*Workflow{}, since: map[[6]byte]time.Time{}}
 	o := Options{Witness: func() Witness { return k.witness }}
 	for _, l := range lines {
 		if l.Know == nil {
@@ -139,7 +137,7 @@ func screen(path string) (t recorded.Title, faults []string, err error) {
 			clock = clock.Add(time.Second)
 		}
 		switch {
-		case l.Event != nil:
+		case l.FilmEvent != nil:
 			e, err := l.BootEvent(start)
 			if err != nil {
 				return t, faults, fmt.Errorf("failed to read event at %v: %w", l.T, err)
@@ -166,7 +164,7 @@ func stuck(j *Journal, now time.Time) (faults []string) {
 	return faults
 }
 
-func expectation(x *recorded.Expect, j *Journal, asksKubernetes bool) (faults []string) {
+func expectation(x *filmExpect, j *Journal, asksKubernetes bool) (faults []string) {
 	id := x.MAC + x.Address
 	wrong := func(format string, args ...any) { faults = append(faults, id+": "+fmt.Sprintf(format, args...)) }
 	m, _ := j.Machine(id)

@@ -24,7 +24,7 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	}
 	client := boot.Addr(e.Client)
 	bound := j.addresses[client]
-	mac := MACOf(e)
+	mac := macOf(e)
 	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could speak for others.
 	leased := bound.until > e.At
 	if m := bound.machine; m != nil && (mac == [6]byte{} || (leased && len(m.macs) > 0)) {
@@ -241,8 +241,8 @@ func (j *Journal) release(m *machine, a netip.Addr) {
 	}
 }
 
-// MACOf is the MAC that an event names, by itself or in a path; zero if there is none.
-func MACOf(e *boot.Event) [6]byte {
+// macOf is the MAC that an event names, by itself or in a path; zero if there is none.
+func macOf(e *boot.Event) [6]byte {
 	if e.MAC == ([6]byte{}) && e.Kind != boot.DHCPRequest && e.Kind != boot.DHCPReply {
 		return macIn(e.Text(boot.File))
 	}

@@ -1,7 +1,4 @@
-// Package film reads and writes recorded event streams: JSON, one object a line. A film begins with a [Title]; each
-// further line is an event, knowledge beside the events, a time that has passed, or an expectation of what the journal
-// says of a machine then. docs/design/decisions.md tells what films are for.
-package film
+package journal
 
 import (
 	"encoding/hex"
@@ -20,34 +17,34 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// Title is the first line of a film.
-type Title struct {
+// filmTitle is the first line of a film.
+type filmTitle struct {
 	Film   string `json:"film"`
 	Truth  string `json:"truth"`            // one sentence: what really happened
 	Review string `json:"review,omitempty"` // row of a review that told of it
 	Good   bool   `json:"good,omitempty"`   // a boot that goes well: it is never stuck
 }
 
-// Line is what happens at a time, in seconds since the film's begin. One of its fields is set, or none, where only time
+// filmLine is what happens at a time, in seconds since the film's begin. One of its fields is set, or none, where only time
 // passes.
-type Line struct {
-	T      float64 `json:"t"`
-	*Event         // its kind is empty in other lines
-	Know   *Know   `json:"know,omitempty"`
-	Expect *Expect `json:"expect,omitempty"`
+type filmLine struct {
+	T          float64     `json:"t"`
+	*FilmEvent             // its kind is empty in other lines
+	Know       *filmKnow   `json:"know,omitempty"`
+	Expect     *filmExpect `json:"expect,omitempty"`
 }
 
-// Know is what is known beside events: each line adds to those before, or replaces what they say of the same.
-type Know struct {
-	Self       []netip.Addr `json:"self,omitempty"`
-	Hardware   *Hardware    `json:"hardware,omitempty"`
-	NoHardware bool         `json:"no-hardware,omitempty"` // Kubernetes is watched: what is not listed does not exist
-	Workflow   *Workflow    `json:"workflow,omitempty"`
-	Witness    *Witness     `json:"witness,omitempty"`
+// filmKnow is what is known beside events: each line adds to those before, or replaces what they say of the same.
+type filmKnow struct {
+	Self       []netip.Addr  `json:"self,omitempty"`
+	Hardware   *filmHardware `json:"hardware,omitempty"`
+	NoHardware bool          `json:"no-hardware,omitempty"` // Kubernetes is watched: what is not listed does not exist
+	Workflow   *filmWorkflow `json:"workflow,omitempty"`
+	Witness    *filmWitness  `json:"witness,omitempty"`
 }
 
-// Hardware is an object, as far as it matters.
-type Hardware struct {
+// filmHardware is an object, as far as it matters.
+type filmHardware struct {
 	MAC       string `json:"mac"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace,omitempty"`
@@ -55,50 +52,50 @@ type Hardware struct {
 	Arch      string `json:"arch,omitempty"`
 }
 
-// Workflow is an object, as far as it matters.
-type Workflow struct {
+// filmWorkflow is an object, as far as it matters.
+type filmWorkflow struct {
 	MAC     string `json:"mac"`
 	State   string `json:"state"`
 	Action  string `json:"action,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// Witness is the health of those that tell of machines.
-type Witness struct {
+// filmWitness is the health of those that tell of machines.
+type filmWitness struct {
 	Relay   string `json:"relay,omitempty"`   // "ok" or "lost"
 	Proxies string `json:"proxies,omitempty"` // how many of how many: "2/3"
 	Dropped uint64 `json:"dropped,omitempty"` // events, in all
 }
 
-// Expect is what the journal is to say of a machine.
-type Expect struct {
-	MAC     string `json:"mac,omitempty"`
-	Address string `json:"address,omitempty"`
-	State   Words  `json:"state,omitempty"`   // any of them is right
-	Cause   *Words `json:"cause,omitempty"`   // any of them is right; an empty list: none may be shown
-	Not     Words  `json:"not,omitempty"`     // none of them may be shown
-	Certain *bool  `json:"certain,omitempty"` // nil: either
-	Boots   int    `json:"boots,omitempty"`
-	Says    Words  `json:"says,omitempty"`
-	Step    Words  `json:"step,omitempty"`
+// filmExpect is what the journal is to say of a machine.
+type filmExpect struct {
+	MAC     string     `json:"mac,omitempty"`
+	Address string     `json:"address,omitempty"`
+	State   filmWords  `json:"state,omitempty"`   // any of them is right
+	Cause   *filmWords `json:"cause,omitempty"`   // any of them is right; an empty list: none may be shown
+	Not     filmWords  `json:"not,omitempty"`     // none of them may be shown
+	Certain *bool      `json:"certain,omitempty"` // nil: either
+	Boots   int        `json:"boots,omitempty"`
+	Says    filmWords  `json:"says,omitempty"`
+	Step    filmWords  `json:"step,omitempty"`
 }
 
-// Words is one word, or a list of them.
-type Words []string
+// filmWords is one word, or a list of them.
+type filmWords []string
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (w *Words) UnmarshalJSON(b []byte) error {
+func (w *filmWords) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
-		*w = Words{one}
+		*w = filmWords{one}
 		return nil
 	}
-	*w = Words{}
+	*w = filmWords{}
 	return json.Unmarshal(b, (*[]string)(w))
 }
 
-// Event is an event as text; fields that are empty are left out.
-type Event struct {
+// FilmEvent is an event as text; fields that are empty are left out.
+type FilmEvent struct {
 	Kind    string  `json:"kind,omitempty"`
 	Outcome string  `json:"outcome,omitempty"`
 	Took    float64 `json:"took,omitempty"` // seconds
@@ -142,79 +139,45 @@ type Event struct {
 
 // The words of events, by number.
 var (
-	kinds = []string{
+	filmKinds = []string{
 		boot.DHCPRequest: "dhcp-request", boot.DHCPReply: "dhcp-reply", boot.TFTP: "tftp", boot.HTTP: "http",
 		boot.Stream: "stream", boot.Syslog: "syslog", boot.Acknowledged: "acknowledged",
 	}
-	outcomes = []string{
+	filmOutcomes = []string{
 		boot.Passed: "passed", boot.Began: "began", boot.Done: "done", boot.Torn: "torn", boot.Refused: "refused",
 		boot.NoServer: "no-server", boot.Dropped: "dropped",
 	}
 )
 
 // texts are the fields of an event that are text, in the order of boot.Field.
-func (e *Event) texts() [boot.Reason + 1]*string {
+func (e *FilmEvent) texts() [boot.Reason + 1]*string {
 	return [...]*string{
 		&e.Vendor, &e.User, &e.Host, &e.File, &e.Agent, &e.Message, &e.Method, &e.Where, &e.Reason,
 	}
 }
 
 // addresses are those of an event by those that it has in memory.
-func (e *Event) addresses(b *boot.Event) map[*[16]byte]*netip.Addr {
+func (e *FilmEvent) addresses(b *boot.Event) map[*[16]byte]*netip.Addr {
 	return map[*[16]byte]*netip.Addr{
 		&b.Client: &e.Client, &b.Given: &e.Given, &b.Requested: &e.Requested, &b.Server: &e.Server, &b.Next: &e.Next,
 		&b.Relay: &e.Relay,
 	}
 }
 
-// Of is the line of an event in a film that began at a time.
-func Of(b *boot.Event, begin time.Time) Line {
-	e := &Event{
-		Kind: kinds[b.Kind], Outcome: outcomes[b.Outcome], Took: b.Took.Seconds(), V6: b.V6, Secs: b.Secs, Lease: b.Lease,
-		Route: b.AskedPort, Status: b.Status, Bytes: b.Bytes, Expected: b.Expected, Offset: b.Offset, Resent: b.Resent,
-		Block: b.Block, Window: b.Window, Priority: b.Priority,
-	}
-	if b.Kind == boot.DHCPRequest || b.Kind == boot.DHCPReply {
-		e.DHCP = b.TypeName()
-	}
-	if b.MAC != [6]byte{} {
-		e.MAC = net.HardwareAddr(b.MAC[:]).String()
-	}
-	if b.UUID != [16]byte{} {
-		e.UUID = hex.EncodeToString(b.UUID[:])
-	}
-	if b.XID != 0 {
-		e.XID = fmt.Sprintf("0x%x", b.XID)
-	}
-	if arch := b.Arch; b.HasArch {
-		e.Arch = &arch
-	}
-	for a, addr := range e.addresses(b) {
-		*addr = boot.Addr(*a)
-	}
-	if a := boot.Addr(b.Endpoint); a.IsValid() {
-		e.Endpoint = netip.AddrPortFrom(a, b.Port)
-	}
-	for f, text := range e.texts() {
-		*text = string(b.Text(boot.Field(f)))
-	}
-	return Line{T: time.Unix(0, b.At).Sub(begin).Seconds(), Event: e}
-}
-
 // BootEvent is the event of a line in a film that begins at a time.
-func (l *Line) BootEvent(begin time.Time) (boot.Event, error) {
-	e := l.Event
+func (l *filmLine) BootEvent(begin time.Time) (boot.Event, error) {
+	e := l.FilmEvent
 	b := boot.Event{
-		At: l.Time(begin).UnixNano(), Took: seconds(e.Took), V6: e.V6, Secs: e.Secs, Lease: e.Lease, AskedPort: e.Route,
+		At: l.Time(begin).UnixNano(), Took: filmSeconds(e.Took), V6: e.V6, Secs: e.Secs, Lease: e.Lease, AskedPort: e.Route,
 		Status: e.Status, Bytes: e.Bytes, Expected: e.Expected, Offset: e.Offset, Resent: e.Resent, Block: e.Block,
 		Window: e.Window, Priority: e.Priority,
 	}
-	kind, outcome := slices.Index(kinds, e.Kind), slices.Index(outcomes, e.Outcome)
+	kind, outcome := slices.Index(filmKinds, e.Kind), slices.Index(filmOutcomes, e.Outcome)
 	if kind < 0 || outcome < 0 && e.Outcome != "" {
 		return b, fmt.Errorf("kind %q, outcome %q: no such event", e.Kind, e.Outcome)
 	}
 	b.Kind, b.Outcome = boot.Kind(kind), boot.Outcome(max(outcome, 0))
-	if b.DHCP = boot.TypeByName(e.DHCP, e.V6); b.DHCP == 0 && e.DHCP != "" && !strings.HasPrefix(e.DHCP, "BOOT") {
+	if b.DHCP = dhcpType(e.DHCP, e.V6); b.DHCP == 0 && e.DHCP != "" && !strings.HasPrefix(e.DHCP, "BOOT") {
 		return b, fmt.Errorf("no DHCP message is named %q", e.DHCP)
 	}
 	if e.Arch != nil {
@@ -227,7 +190,7 @@ func (l *Line) BootEvent(begin time.Time) (boot.Event, error) {
 	return b, errors.Join(e.identities(&b), e.setTexts(&b))
 }
 
-func (e *Event) identities(b *boot.Event) error {
+func (e *FilmEvent) identities(b *boot.Event) error {
 	if e.MAC != "" {
 		mac, err := net.ParseMAC(e.MAC)
 		if err != nil || len(mac) != 6 {
@@ -252,7 +215,7 @@ func (e *Event) identities(b *boot.Event) error {
 	return nil
 }
 
-func (e *Event) setTexts(b *boot.Event) error {
+func (e *FilmEvent) setTexts(b *boot.Event) error {
 	room := boot.TextRoom
 	for f, text := range e.texts() {
 		if room -= len(*text); room < 0 {
@@ -264,19 +227,20 @@ func (e *Event) setTexts(b *boot.Event) error {
 }
 
 // Time is when a line happens in a film that begins at a time.
-func (l *Line) Time(begin time.Time) time.Time { return begin.Add(seconds(l.T)) }
+func (l *filmLine) Time(begin time.Time) time.Time { return begin.Add(filmSeconds(l.T)) }
 
-func seconds(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
+func filmSeconds(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
 
-// Read reads a film.
-func Read(r io.Reader) (t Title, lines []Line, err error) {
+// readFilm reads a film: JSON, one object a line. Its first line is its title; each further line is an event, knowledge
+// beside the events, a time that has passed, or an expectation of what the journal says of a machine then.
+func readFilm(r io.Reader) (t filmTitle, lines []filmLine, err error) {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&t); err != nil {
 		return t, nil, fmt.Errorf("failed to read title: %w", err)
 	}
 	for {
-		var l Line
+		var l filmLine
 		switch err := d.Decode(&l); {
 		case errors.Is(err, io.EOF):
 			return t, lines, nil
@@ -285,4 +249,14 @@ func Read(r io.Reader) (t Title, lines []Line, err error) {
 		}
 		lines = append(lines, l)
 	}
+}
+
+// dhcpType is the number of a DHCP message type; 0 if no type has the name.
+func dhcpType(name string, v6 bool) uint8 {
+	for n := range uint8(12) {
+		if e := (boot.Event{DHCP: n, V6: v6}); n > 0 && e.TypeName() == name {
+			return n
+		}
+	}
+	return 0
 }
