@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/tinkerbell/stack/internal/kube"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/hardware"
 )
@@ -24,7 +25,7 @@ const keyEvery = 10 * time.Second
 type keyMaker struct {
 	secret, file string       // the kubelet brings what is in the Secret into the file
 	config       *rest.Config // nil: the pod's service account
-	namespaces   []string     // that of the Secret; empty: the pod's own
+	namespace    string       // that of the Secret; empty: the pod's own
 	log          *slog.Logger
 }
 
@@ -60,7 +61,11 @@ func (k *keyMaker) Run(ctx context.Context) error {
 func (k *keyMaker) fill(ctx context.Context) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keyEvery)
 	defer cancel()
-	config, namespaces, err := hardware.Connect(k.config, k.namespaces)
+	config, err := kube.Config(k.config)
+	if err != nil {
+		return false, err
+	}
+	namespace, err := kube.Namespace(k.namespace)
 	if err != nil {
 		return false, err
 	}
@@ -69,7 +74,7 @@ func (k *keyMaker) fill(ctx context.Context) (made bool, err error) {
 		return false, fmt.Errorf("failed to reach the Kubernetes API: %w", err)
 	}
 	var s corev1.Secret
-	err = client.Get().Namespace(namespaces[0]).Resource("secrets").Name(k.secret).Do(ctx).Into(&s)
+	err = client.Get().Namespace(namespace).Resource("secrets").Name(k.secret).Do(ctx).Into(&s)
 	if err != nil || len(s.Data["key"]) > 0 {
 		return false, err
 	}
@@ -80,7 +85,7 @@ func (k *keyMaker) fill(ctx context.Context) (made bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	err = client.Patch(types.MergePatchType).Namespace(namespaces[0]).Resource("secrets").Name(k.secret).Body(patch).
+	err = client.Patch(types.MergePatchType).Namespace(namespace).Resource("secrets").Name(k.secret).Body(patch).
 		Do(ctx).Error()
 	return err == nil, err
 }

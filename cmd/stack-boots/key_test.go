@@ -72,7 +72,7 @@ func TestKeyIsMadeOnce(t *testing.T) {
 			defer server.Close()
 			var log lockedBuffer
 			k := &keyMaker{
-				secret: "boots", file: a.file, config: &rest.Config{Host: server.URL}, namespaces: []string{"tink"},
+				secret: "boots", file: a.file, config: &rest.Config{Host: server.URL}, namespace: "tink",
 				log: slog.New(slog.NewTextHandler(&log, nil)),
 			}
 			ctx, cancel := context.WithCancel(t.Context())

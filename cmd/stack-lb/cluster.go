@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"syscall"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,12 +20,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/tinkerbell/stack/internal/kube"
 	"github.com/tinkerbell/stack/pkg/lb"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 )
-
-// namespaceFile tells a pod its own namespace.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // cluster is the Kubernetes API.
 type cluster struct {
@@ -107,16 +104,11 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 // config is the way to the API, and the namespace that goes with it: the pod's, or that of the kubeconfig's context.
 func (s *settings) config() (config *rest.Config, namespace string, err error) {
 	if s.Kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, "", fmt.Errorf(
-				"failed to reach the Kubernetes API (a service account token is needed, or %s_KUBECONFIG): %w", prefix, err)
+		if config, err = kube.Config(nil); err != nil {
+			return nil, "", fmt.Errorf("%w; or set %s_KUBECONFIG", err, prefix)
 		}
-		text, err := os.ReadFile(namespaceFile)
-		if err != nil {
-			return nil, "", fmt.Errorf("failed to find the pod's own namespace: %w", err)
-		}
-		return config, strings.TrimSpace(string(text)), nil
+		namespace, err = kube.Namespace("")
+		return config, namespace, err
 	}
 	file := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig}, &clientcmd.ConfigOverrides{})

@@ -102,7 +102,7 @@ func TestStartsThatFail(t *testing.T) {
 		want string
 	}{
 		"no node":             {nil, "STACK_LB_NODE: required, and not set"},
-		"no service account":  {map[string]string{"NODE": "n"}, "a service account token is needed, or STACK_LB_KUBECONFIG"},
+		"no service account":  {map[string]string{"NODE": "n"}, "or set STACK_LB_KUBECONFIG"},
 		"no such kubeconfig":  {map[string]string{"NODE": "n", "KUBECONFIG": filepath.Join(dir, "none")}, "STACK_LB_KUBECONFIG"},
 		"a broken kubeconfig": {map[string]string{"NODE": "n", "KUBECONFIG": broken}, "STACK_LB_KUBECONFIG"},
 		"an empty kubeconfig": {map[string]string{"NODE": "n", "KUBECONFIG": nowhere}, "STACK_LB_KUBECONFIG"},

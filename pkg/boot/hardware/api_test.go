@@ -25,9 +25,10 @@ type api struct {
 	mu        sync.Mutex
 	objects   []string // in JSON
 	workflows []string
-	streams   bool // the list as a stream (KEP-3157)
-	refuse    int  // status to refuse all with
-	breaks    int  // how many requests to break off
+	streams   bool          // the list as a stream (KEP-3157)
+	refuse    int           // status to refuse all with
+	breaks    int           // how many requests to break off
+	hang      chan struct{} // until which Events are not answered
 	asked     []string
 	pages     int // how many answers a list took
 	events    map[string]*core.Event
@@ -92,7 +93,14 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.asked = append(a.asked, r.Method+" "+r.URL.Path)
 	refuse, objects, streams, breaks := a.refuse, a.objects, a.streams, a.breaks
 	a.breaks = max(a.breaks-1, 0)
+	hang := a.hang
 	a.mu.Unlock()
+	if hang != nil && strings.HasSuffix(r.URL.Path, "/events") {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+	}
 	if breaks > 0 {
 		panic(http.ErrAbortHandler)
 	}

@@ -2,7 +2,10 @@ package hardware
 
 import (
 	"net"
+	"slices"
 	"testing"
+
+	"golang.org/x/time/rate"
 )
 
 func mac(t testing.TB, text string) (m [6]byte) {
@@ -31,17 +34,20 @@ func TestDiffering(t *testing.T) {
 }
 
 // The nearest MAC is the same one each time, and none that is far.
-func TestNearest(t *testing.T) {
-	macs := map[[6]byte][]*entry{}
+func TestClosest(t *testing.T) {
+	var macs []string
 	for _, text := range []string{"52:54:00:5e:00:12", "52:54:00:5e:00:11", "52:54:00:5e:00:ff", "0c:c4:7a:00:00:01"} {
-		macs[mac(t, text)] = nil
+		m := mac(t, text)
+		macs = append(macs, string(m[:]))
 	}
-	for range 20 {
-		if best, ok := nearest(mac(t, "52:54:00:5e:00:10"), macs); !ok || best != mac(t, "52:54:00:5e:00:11") {
-			t.Fatalf("%x, %v", best, ok)
+	for change := range uint64(20) {
+		c := closest{searches: rate.NewLimiter(10, 10)}
+		if best := c.of(mac(t, "52:54:00:5e:00:10"), change, slices.Values(macs)); macText(best) != "52:54:00:5e:00:11" {
+			t.Fatalf("%x", best)
 		}
-	}
-	if best, ok := nearest(mac(t, "be:ef:be:ef:be:ef"), macs); ok {
-		t.Errorf("%x is far", best)
+		if best := c.of(mac(t, "be:ef:be:ef:be:ef"), change, slices.Values(macs)); best != "" {
+			t.Errorf("%x is far", best)
+		}
+		slices.Reverse(macs)
 	}
 }

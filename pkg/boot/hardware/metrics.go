@@ -9,15 +9,14 @@ import (
 // What became of an Event.
 const (
 	sent    = "sent"
-	failed  = "failed"  // the API did not take it
-	limited = "limited" // one too many: of this object, of all, or while the API was slow
+	failed  = "failed"  // the API did not take it: it is tried again
+	limited = "limited" // a step too many
 )
 
 // Metrics are what the watcher and its Events count.
 type Metrics struct {
 	watching *prometheus.GaugeVec
 	objects  prometheus.Gauge
-	left     prometheus.Counter
 	errors   *prometheus.CounterVec
 	events   *prometheus.CounterVec
 }
@@ -29,11 +28,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		watching: set.Gauge("watching", "Whether the Hardware objects of the namespace are known and followed.",
 			"hardware_namespace"),
 		objects: set.Gauge("objects", "Hardware objects that are known.").WithLabelValues(),
-		left:    set.Counter("left_out_total", "Hardware objects that there was no room for.").WithLabelValues(),
 		errors: set.Counter("errors_total", "Times that reading or watching Hardware objects failed.",
 			"hardware_namespace"),
 		events: set.Counter("events_total",
-			"Events for Hardware objects, by reason and what became of them: sent, failed, limited.", "reason", "result"),
+			"Events for Hardware objects, by reason and what became of them: sent, failed (it is tried again), limited.",
+			"reason", "result"),
 	}
 	for _, reason := range []string{reasonStuck, reasonStep, reasonBooted} {
 		for _, result := range []string{sent, failed, limited} {

@@ -5,41 +5,25 @@
 package hardware
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
+	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
-	core "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/internal/kube"
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
-
-// namespaceFile tells a pod its own namespace.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// Time between two tries to reach the API, at first and at most.
-const (
-	firstWait = time.Second
-	mostWait  = 30 * time.Second
-)
-
-// pageSize is how many objects are asked for at once where the API server does not stream them.
-const pageSize = 250
 
 // Options are what a watcher needs.
 type Options struct {
@@ -56,26 +40,70 @@ type Options struct {
 
 // Watcher follows the Hardware objects of some namespaces. It is a daemon.Task that never makes the process unready.
 type Watcher struct {
-	options Options
-	log     *slog.Logger
-	metrics *Metrics
-	index   *index
-	jobs    *jobs
-	events  *events
+	options             Options
+	log                 *slog.Logger
+	metrics             *Metrics
+	hardware, workflows []cache.SharedIndexInformer // by namespace
+	unreachable         error                       // why there are no informers
+	change              atomic.Uint64               // counts the changes of Hardware objects
+	closest             closest
+
+	core     rest.Interface
+	events   record.EventBroadcaster
+	recorder record.EventRecorder
+	steps    *rate.Limiter // of Events
 }
 
 // New makes a watcher, which knows nothing before Run.
 func New(o Options) *Watcher {
-	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex(), jobs: &jobs{}}
-	w.jobs.found = map[jobKey][]*job{}
+	w := &Watcher{
+		options: o, log: o.Logger, metrics: o.Metrics, steps: rate.NewLimiter(stepsPerSecond, stepsAtOnce),
+		closest: closest{searches: rate.NewLimiter(searchesPerSecond, searchesAtOnce)},
+	}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
 	if w.metrics == nil {
 		w.metrics = NewMetrics(nil)
 	}
-	w.events = newEvents(w.log, w.metrics, o.Pod)
+	w.startEvents()
+	w.unreachable = w.connect()
 	return w
+}
+
+// connect makes the informers, which ask nothing yet.
+func (w *Watcher) connect() error {
+	config, err := kube.Config(w.options.Config)
+	if err != nil {
+		return err
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
+	objects, err := kube.Client(config, program, groupVersion, scheme)
+	if err != nil {
+		return err
+	}
+	if w.core, err = CoreClient(config); err != nil {
+		return err
+	}
+	namespaces := w.options.Namespaces
+	if len(namespaces) == 0 {
+		own, err := kube.Namespace("")
+		if err != nil {
+			return err
+		}
+		namespaces = []string{own}
+	}
+	for _, namespace := range namespaces {
+		f := follower{w: w, namespace: namespace, resource: resource}
+		w.metrics.watching.WithLabelValues(namespace).Set(0)
+		w.hardware = append(w.hardware, f.informer(
+			kube.ListWatch[kube.List[object]](objects, namespace, resource, "", f.told), &object{}))
+		g := follower{w: w, namespace: namespace, resource: "workflows"}
+		w.workflows = append(w.workflows, g.informer(
+			kube.ListWatch[kube.List[workflow]](objects, namespace, "workflows", "", g.told), &workflow{}))
+	}
+	return nil
 }
 
 // String implements daemon.Task.
@@ -84,187 +112,180 @@ func (*Watcher) String() string { return "hardware" }
 // Ready implements daemon.Task: machines boot without it.
 func (*Watcher) Ready() error { return nil }
 
-// Lookup implements the journal's Options.Hardware: what Kubernetes knows of a MAC, and whether it was asked.
-func (w *Watcher) Lookup(mac [6]byte) (journal.Hardware, bool) {
-	namespaces := max(len(w.options.Namespaces), 1)
-	h, asked := w.index.lookup(mac, namespaces)
-	h.Workflows = w.jobs.complete(namespaces)
-	if j := w.jobs.newest(mac, h.Name); j != nil {
-		h.Workflow, h.Workflows = &j.Workflow, true
+// Run implements daemon.Task.
+func (w *Watcher) Run(ctx context.Context) error {
+	defer w.events.Shutdown()
+	if w.unreachable != nil {
+		w.log.Warn("failed to watch objects", "error", w.unreachable)
+		<-ctx.Done()
+		return nil
 	}
-	return h, asked
+	recording := w.events.StartRecordingToSink(&sink{ctx, w.core, w.metrics, loglimit.New(w.log, 1, warnEvery)})
+	defer recording.Stop()
+	ctx = quiet(ctx)
+	var working sync.WaitGroup
+	for _, each := range slices.Concat(w.hardware, w.workflows) {
+		working.Go(func() { each.RunWithContext(ctx) })
+	}
+	working.Wait()
+	return nil
 }
 
-// Expected implements the journal's Options.Expected: the machines that a Workflow waits for.
-func (w *Watcher) Expected() (all []journal.Expected) {
-	w.index.bootable(func(mac [6]byte, full string) {
-		if j := w.jobs.newest(mac, full); j != nil && (j.State == "" || j.State == "PENDING") && len(all) < maxExpected {
-			all = append(all, journal.Expected{MAC: mac, Since: j.made})
+// quiet silences client-go, which has an opinion on each error that is told of here once.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.New(nil)) }
+
+// Lookup implements the journal's Options.Hardware: what Kubernetes knows of a MAC, and whether it was asked.
+func (w *Watcher) Lookup(mac [6]byte) (h journal.Hardware, asked bool) {
+	all := find[*object](w.hardware, string(mac[:]))
+	switch {
+	case len(all) > 0:
+		slices.SortFunc(all, func(a, b *object) int { return cmp.Compare(a.full(), b.full()) })
+		p := all[0].port(mac)
+		h = journal.Hardware{Known: true, Name: all[0].full(), Netboot: p.netboot, Arch: p.arch}
+		if len(all) > 1 {
+			h.Also = all[1].full()
+		}
+	case !synced(w.hardware): // nothing can be said of a MAC that is not there
+		return h, false
+	default:
+		h.Closest = w.closestTo(mac)
+	}
+	h.Workflows = synced(w.workflows)
+	if newest := w.workflowOf(mac, h.Name); newest != nil {
+		h.Workflow, h.Workflows = &newest.job.Workflow, true
+	}
+	return h, true
+}
+
+// closestTo names the MAC that is most like one that no object has, and its object.
+func (w *Watcher) closestTo(mac [6]byte) string {
+	best := w.closest.of(mac, w.change.Load(), func(yield func(string) bool) {
+		for _, each := range w.hardware {
+			for _, key := range each.GetIndexer().ListIndexFuncValues(byMachine) {
+				if !yield(key) {
+					return
+				}
+			}
 		}
 	})
-	return all
+	if all := find[*object](w.hardware, best); len(all) > 0 {
+		return fmt.Sprintf("%s (%s)", macText(best), all[0].full())
+	}
+	return ""
+}
+
+// workflowOf is the newest Workflow that names a machine; nil if none does.
+func (w *Watcher) workflowOf(mac [6]byte, hardware string) *workflow {
+	all := find[*workflow](w.workflows, string(mac[:]))
+	if len(all) == 0 && hardware != "" {
+		all = find[*workflow](w.workflows, hardware)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return slices.MinFunc(all, newest)
 }
 
 // maxExpected bounds how many machines are waited for at a time.
 const maxExpected = 1000
 
-// Run implements daemon.Task.
-func (w *Watcher) Run(ctx context.Context) error {
-	config, namespaces, err := Connect(w.options.Config, w.options.Namespaces)
-	var objects, events rest.Interface
-	if err == nil {
-		objects, err = client(config, "/apis", groupVersion, scheme)
-	}
-	if err == nil {
-		events, err = CoreClient(config)
-	}
-	if err != nil {
-		w.log.Warn("failed to watch hardware", "error", err)
-		<-ctx.Done()
-		return nil
-	}
-	// The library has an opinion on each error that Run tells of in its own way.
-	ctx = klog.NewContext(ctx, klog.New(nil))
-	var working sync.WaitGroup
-	for _, namespace := range namespaces {
-		w.metrics.watching.WithLabelValues(namespace).Set(0)
-		working.Go(func() { w.follow(ctx, objects, namespace) })
-		working.Go(func() { w.followJobs(ctx, objects, namespace) })
-	}
-	working.Go(func() { w.events.run(ctx, events) })
-	working.Wait()
-	return nil
-}
-
-// Connect finds the API and the namespaces, where they are not given: by the pod's service account.
-func Connect(config *rest.Config, namespaces []string) (*rest.Config, []string, error) {
-	if config == nil {
-		var err error
-		if config, err = rest.InClusterConfig(); err != nil {
-			return nil, nil, fmt.Errorf("failed to reach the Kubernetes API (a service account token is needed): %w", err)
+// Expected implements the journal's Options.Expected: the machines that a Workflow waits for.
+func (w *Watcher) Expected() (all []journal.Expected) {
+	for _, each := range w.workflows {
+		for _, given := range each.GetStore().List() {
+			j, ok := given.(*workflow)
+			if !ok || j.job.State != "" && j.job.State != "PENDING" {
+				continue
+			}
+			for _, mac := range w.machinesOf(j) {
+				h, _ := w.Lookup(mac)
+				if h.Netboot && w.workflowOf(mac, h.Name) == j && len(all) < maxExpected {
+					all = append(all, journal.Expected{MAC: mac, Since: j.CreationTimestamp.Time})
+				}
+			}
 		}
 	}
-	if len(namespaces) == 0 {
-		text, err := os.ReadFile(namespaceFile)
-		if err != nil {
-			return nil, nil, fmt.Errorf("failed to find the pod's own namespace: %w", err)
+	return all
+}
+
+// machinesOf are the MACs of the machines that a Workflow names.
+func (w *Watcher) machinesOf(j *workflow) (macs [][6]byte) {
+	for _, key := range j.job.machines {
+		if len(key) == 6 {
+			macs = append(macs, [6]byte([]byte(key)))
+			continue
 		}
-		namespaces = []string{strings.TrimSpace(string(text))}
-	}
-	return config, namespaces, nil
-}
-
-// client speaks one group of the API.
-func client(c *rest.Config, path string, group schema.GroupVersion, types *runtime.Scheme) (rest.Interface, error) {
-	config := rest.CopyConfig(c)
-	config.APIPath = path
-	config.GroupVersion = &group
-	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.UserAgent = "stack-boots"
-	config.QPS, config.Burst = eventsPerSecond, eventsAtOnce
-	return rest.RESTClientFor(config)
-}
-
-// CoreClient speaks Kubernetes' own group of the API, as far as Events and Secrets.
-func CoreClient(config *rest.Config) (rest.Interface, error) {
-	return client(config, "/api", core.SchemeGroupVersion, coreScheme)
-}
-
-// follow reads and watches the Hardware objects of one namespace until ctx is done.
-func (w *Watcher) follow(ctx context.Context, c rest.Interface, namespace string) {
-	f, p := &follower{Watcher: w, namespace: namespace}, newPart(&w.index.table, entryOf)
-	p.replaced, p.left = f.succeeded, w.metrics.left.Inc
-	p.changed = func() { w.metrics.objects.Set(float64(p.objects())) }
-	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &list[object]{} }), &object{}, p)
-}
-
-// followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the
-// same, so that an outage is no more than a line.
-func (w *Watcher) followJobs(ctx context.Context, c rest.Interface, namespace string) {
-	f, p := &follower{Watcher: w, namespace: namespace, jobs: true}, newPart(&w.jobs.table, jobOf)
-	p.replaced = f.succeeded
-	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} }), &workflow{}, p)
-}
-
-// reflect keeps a store until ctx is done.
-func (f *follower) reflect(
-	ctx context.Context, from cache.ListerWatcher, expected runtime.Object, store cache.ReflectorStore,
-) {
-	reflector := cache.NewReflectorWithOptions(from, expected, store, cache.ReflectorOptions{Name: "hardware"})
-	reflector.WatchListPageSize = pageSize
-	for pause := (backoff.Backoff{First: firstWait, Most: mostWait}); ctx.Err() == nil; pause.Wait(ctx) {
-		f.good = false
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			f.failed(err)
-		}
-		if f.good {
-			pause.Reset()
+		for _, each := range w.hardware {
+			given, _, _ := each.GetIndexer().GetByKey(key)
+			if o, ok := given.(*object); ok {
+				for _, p := range o.ports {
+					macs = append(macs, p.mac)
+				}
+			}
 		}
 	}
+	return macs
 }
 
-// follower is the state of one namespace's watch, used by its goroutine alone.
+// find are the objects that an index has for a key.
+func find[T any](informers []cache.SharedIndexInformer, key string) (all []T) {
+	for _, each := range informers {
+		found, _ := each.GetIndexer().ByIndex(byMachine, key) // every informer has this index
+		for _, given := range found {
+			if o, ok := given.(T); ok {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// synced reports whether all namespaces were read.
+func synced(informers []cache.SharedIndexInformer) bool {
+	away := func(i cache.SharedIndexInformer) bool { return !i.HasSynced() }
+	return len(informers) > 0 && !slices.ContainsFunc(informers, away)
+}
+
+// follower tells of the outages of one informer, each once.
 type follower struct {
-	*Watcher
-	namespace string
-	jobs      bool // it follows Workflows
-	told      bool // that it fails
-	good      bool // that the last try read all objects
+	w                   *Watcher
+	namespace, resource string
+	away, there         bool // what was told last
 }
 
-// failed tells of an outage once, and counts each try.
-func (f *follower) failed(err error) {
-	if !f.jobs {
-		f.metrics.errors.WithLabelValues(f.namespace).Inc()
-		f.metrics.watching.WithLabelValues(f.namespace).Set(0)
+// informer follows what is listed and watched.
+func (f *follower) informer(from cache.ListerWatcher, example runtime.Object) cache.SharedIndexInformer {
+	made := cache.NewSharedIndexInformer(from, example, 0, cache.Indexers{byMachine: machinesOf})
+	changed := func(change float64) {
+		if f.resource == resource {
+			f.w.change.Add(1)
+			f.w.metrics.objects.Add(change)
+		}
 	}
+	// None of these fails before the informer runs.
+	_ = made.SetTransform(trim)
+	_ = made.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}) // told has heard of it
+	_, _ = made.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed(1) }, UpdateFunc: func(any, any) { changed(0) }, DeleteFunc: func(any) { changed(-1) },
+	})
+	return made
+}
+
+// told hears of each answer of the API. Without Workflows much is told all the same: their outage is no more than a
+// line.
+func (f *follower) told(err error) {
+	hardware := f.resource == resource
 	switch {
-	case f.told:
-	case f.jobs:
-		f.log.Warn("failed to watch workflows", "namespace", f.namespace, "error", err)
-	default:
-		f.log.Warn("failed to watch hardware", "namespace", f.namespace, "error", err)
+	case err == nil && !f.there:
+		f.w.log.Info("watching objects", "resource", f.resource, "namespace", f.namespace)
+	case err != nil && !f.away:
+		f.w.log.Warn("failed to watch objects", "resource", f.resource, "namespace", f.namespace, "error", err)
 	}
-	f.told = true
-}
-
-func (f *follower) succeeded() {
-	f.told, f.good = false, true
-	if f.jobs {
-		f.log.Info("watching workflows", "namespace", f.namespace)
+	if f.there, f.away = err == nil, err != nil; !hardware {
 		return
 	}
-	f.log.Info("watching hardware", "namespace", f.namespace, "objects", f.index.objects())
-	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
-}
-
-// listerWatcher asks the API for the objects of the namespace.
-func (f *follower) listerWatcher(c rest.Interface, resource string, list func() runtime.Object) cache.ListerWatcher {
-	request := func(o meta.ListOptions) *rest.Request {
-		return c.Get().Namespace(f.namespace).Resource(resource).VersionedParams(&o, runtime.NewParameterCodec(scheme))
+	if err != nil {
+		f.w.metrics.errors.WithLabelValues(f.namespace).Inc()
 	}
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
-			if o.ResourceVersion == "0" {
-				o.ResourceVersion = "" // from the API server's cache, all would come in one answer
-			}
-			all := list()
-			return all, request(o).Do(ctx).Into(all)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
-			o.Watch = true
-			w, err := request(o).Watch(ctx)
-			return w, plain(err)
-		},
-	}
-}
-
-// plain leaves the reflector only those errors that it has to know: for others it would wait by itself, whether we
-// are to stop or not.
-func plain(err error) error {
-	if err == nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTimeout(err) {
-		return err
-	}
-	return errors.New(err.Error())
+	f.w.metrics.watching.WithLabelValues(f.namespace).Set(map[bool]float64{true: 1}[f.there])
 }

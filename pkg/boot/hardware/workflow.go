@@ -3,7 +3,6 @@ package hardware
 import (
 	"cmp"
 	"strings"
-	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,6 +37,8 @@ type workflow struct {
 			} `json:"actions"`
 		} `json:"tasks"`
 	} `json:"status"`
+
+	job *job // what is kept of it
 }
 
 // DeepCopyObject implements runtime.Object. Nobody changes what was decoded.
@@ -49,45 +50,22 @@ func (w *workflow) DeepCopyObject() runtime.Object {
 // job is what is kept of a Workflow.
 type job struct {
 	journal.Workflow
-	name     string
-	machines []jobKey
-	made     time.Time
+	machines []string // see byMachine
 }
 
-// jobKey is one of a machine's names: a MAC, or namespace/name of its Hardware object.
-type jobKey struct {
-	mac      [6]byte
-	hardware string
-}
-
-// Keys are the names of its machines.
-func (j *job) Keys() []jobKey { return j.machines }
-
-// Compare has the newest first.
-func (j *job) Compare(other *job) int {
-	return cmp.Or(other.made.Compare(j.made), strings.Compare(j.name, other.name))
-}
-
-// jobOf reads a Workflow.
-func jobOf(given any) *job {
-	w, ok := given.(*workflow)
-	if !ok {
-		return nil
-	}
-	j := &job{name: w.Namespace + "/" + w.Name, made: w.CreationTimestamp.Time}
+// read reads a Workflow.
+func (w *workflow) read() *job {
+	j := &job{}
 	if w.Spec.HardwareRef != "" {
-		j.machines = append(j.machines, jobKey{hardware: w.Namespace + "/" + w.Spec.HardwareRef})
+		j.machines = append(j.machines, w.Namespace+"/"+w.Spec.HardwareRef)
 	}
 	for _, text := range w.Spec.HardwareMap {
 		if mac, ok := macOf(text); ok {
-			j.machines = append(j.machines, jobKey{mac: mac})
+			j.machines = append(j.machines, string(mac[:]))
 		}
 	}
 	s := &w.Status
-	j.State, j.Action = strings.TrimPrefix(s.State, "STATE_"), s.CurrentAction
-	if s.CurrentState.ActionName != "" {
-		j.Action = s.CurrentState.ActionName
-	}
+	j.State, j.Action = strings.TrimPrefix(s.State, "STATE_"), cmp.Or(s.CurrentState.ActionName, s.CurrentAction)
 	for _, t := range s.Tasks {
 		for _, a := range t.Actions {
 			if state := strings.TrimPrefix(a.Status+a.State, "STATE_"); state == "FAILED" || state == "TIMEOUT" {
@@ -95,17 +73,13 @@ func jobOf(given any) *job {
 			}
 		}
 	}
-	j.State, j.Action = boot.CleanCut(j.State, maxMessage), boot.CleanCut(j.Action, maxMessage)
-	j.Message = boot.CleanCut(j.Message, maxMessage)
+	for _, text := range []*string{&j.State, &j.Action, &j.Message} {
+		*text = boot.CleanCut(*text, maxMessage)
+	}
 	return j
 }
 
-// jobs are the Workflows by machine.
-type jobs struct{ table[jobKey, *job] }
-
-// newest is the Workflow of a machine; nil if there is none.
-func (j *jobs) newest(mac [6]byte, hardware string) *job {
-	byMAC, _ := j.of(jobKey{mac: mac})
-	byHardware, _ := j.of(jobKey{hardware: hardware})
-	return cmp.Or(byMAC, byHardware)
+// newest has the newest of a machine's Workflows first.
+func newest(a, b *workflow) int {
+	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }

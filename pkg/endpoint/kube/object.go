@@ -1,11 +1,11 @@
 package kube
 
 import (
-	"slices"
-
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/tinkerbell/stack/internal/kube"
 )
 
 // groupVersion is that of EndpointSlices.
@@ -55,26 +55,7 @@ func (s *endpointSlice) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// endpointSliceList is a list of them as the API sends it.
-type endpointSliceList struct {
-	meta.TypeMeta `json:",inline"`
-	meta.ListMeta `json:"metadata"`
-	Items         []endpointSlice `json:"items"`
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *endpointSliceList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = slices.Clone(l.Items)
-	return &c
-}
-
 // scheme knows these types alone.
-var scheme = func() *runtime.Scheme {
-	s := runtime.NewScheme()
-	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
-	meta.AddToGroupVersion(s, groupVersion)
-	s.AddKnownTypeWithName(groupVersion.WithKind("EndpointSlice"), &endpointSlice{})
-	s.AddKnownTypeWithName(groupVersion.WithKind("EndpointSliceList"), &endpointSliceList{})
-	return s
-}()
+var scheme = kube.Scheme(groupVersion, map[string]runtime.Object{
+	"EndpointSlice": &endpointSlice{}, "EndpointSliceList": &kube.List[endpointSlice]{},
+})

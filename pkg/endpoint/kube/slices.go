@@ -9,25 +9,17 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/tinkerbell/stack/internal/kube"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
-
-// namespaceFile tells a pod its own namespace.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // Client watches EndpointSlices. Its zero value uses the pod's service account, which needs the verbs list and watch
 // on endpointslices of discovery.k8s.io in the namespaces of the services.
@@ -50,19 +42,12 @@ func (c *Client) connect() (rest.Interface, error) {
 		if c.Logger != nil {
 			klog.SetSlogLogger(c.Logger) // the library knows one logger for the whole process
 		}
-		config := c.Config
-		if config == nil {
-			if config, c.failed = rest.InClusterConfig(); c.failed != nil {
-				c.failed = fmt.Errorf("failed to reach the Kubernetes API (a service account token is needed): %w", c.failed)
-				return
-			}
+		config, err := kube.Config(c.Config)
+		if err != nil {
+			c.failed = err
+			return
 		}
-		config = rest.CopyConfig(config)
-		config.APIPath = "/apis"
-		config.GroupVersion = &groupVersion
-		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		config.UserAgent = "stack-proxy"
-		c.client, c.failed = rest.RESTClientFor(config)
+		c.client, c.failed = kube.Client(config, "stack-proxy", groupVersion, scheme)
 	})
 	return c.client, c.failed
 }
@@ -93,19 +78,10 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 		update(nil, err)
 		return
 	}
-	namespace := s.namespace
-	if namespace == "" {
-		text, err := os.ReadFile(namespaceFile)
-		if err != nil {
-			update(nil, fmt.Errorf("failed to find the pod's own namespace: %w", err))
-			return
-		}
-		namespace = strings.TrimSpace(string(text))
-	}
-	request := func(o meta.ListOptions) *rest.Request {
-		o.LabelSelector = serviceLabel + "=" + s.name
-		return client.Get().Namespace(namespace).Resource("endpointslices").
-			VersionedParams(&o, runtime.NewParameterCodec(scheme))
+	namespace, err := kube.Namespace(s.namespace)
+	if err != nil {
+		update(nil, err)
+		return
 	}
 	var store cache.Store
 	changed := func() {
@@ -117,21 +93,18 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 		}
 		update(membersOf(all, s.port, s.client.Zone))
 	}
+	away := false
+	told := func(err error) { // the reflector tries again, and returns no error
+		if err != nil {
+			update(nil, err)
+		} else if away {
+			changed()
+		}
+		away = err != nil
+	}
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
-				list := &endpointSliceList{}
-				err := request(o).Do(ctx).Into(list)
-				if err != nil {
-					update(nil, err) // the reflector tries again, and returns no error
-				}
-				return list, err
-			},
-			WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
-				o.Watch = true
-				return request(o).Watch(ctx)
-			},
-		},
+		ListerWatcher: kube.ListWatch[kube.List[endpointSlice]](
+			client, namespace, "endpointslices", serviceLabel+"="+s.name, told),
 		ObjectType: &endpointSlice{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { changed() },
