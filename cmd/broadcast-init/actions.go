@@ -50,16 +50,3 @@ func plan(c config, stdout io.Writer) error {
 	}
 	return errors.Join(faults...)
 }
-
-// remove undoes ensure.
-func remove(c config, logger *slog.Logger, dryRun bool, stdout io.Writer) error {
-	names, err := hostlink.Clean(dryRun, c.Listener...)
-	for _, name := range names {
-		if dryRun {
-			fmt.Fprintf(stdout, "remove listener %s\n", name)
-		} else {
-			logger.Info("listener removed", "listener", name)
-		}
-	}
-	return err
-}

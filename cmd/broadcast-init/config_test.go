@@ -112,7 +112,7 @@ func TestHelpNamesEverySetting(t *testing.T) {
 		t.Errorf("got exit %d, %s", code, stderr.String())
 	}
 	for _, word := range []string{
-		"-dry-run", "-clean", "-version", "PARENT", "LISTENER", "KIND", "MAC", "NODE_NAME", "POD_NAME", "WAIT", "HEAR",
+		"-dry-run", "-version", "PARENT", "LISTENER", "KIND", "MAC", "NODE_NAME", "POD_NAME", "WAIT", "HEAR",
 		"WATCH", "HOST_PID", "LOG_LEVEL", "NET_ADMIN",
 	} {
 		if !strings.Contains(stdout.String(), word) {

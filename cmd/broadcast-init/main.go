@@ -21,7 +21,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	dryRun := flags.Bool("dry-run", false, "print what would be done, and do nothing")
-	clean := flags.Bool("clean", false, "remove every listener from the pod")
 	program := daemon.Program{
 		Name: "broadcast-init", Prefix: prefix, Config: &c, Flags: flags, Notes: notes,
 		Summary: "make an interface in this pod that receives the broadcasts of the node's network",
@@ -33,21 +32,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	logger := log.Logger
 	var err error
-	switch {
-	case *clean:
-		err = remove(c, logger, *dryRun, stdout)
-	case *dryRun:
+	if *dryRun {
 		err = plan(c, stdout)
-	default:
+	} else {
 		err = ensure(c, logger)
 	}
-	switch {
-	case err == nil:
-		return 0
-	case *clean:
-		logger.Error("failed to remove listener", "cause", hostlink.CauseOf(err).String(), "error", err.Error())
-	default:
+	if err != nil {
 		logger.Error("failed to make listener", "cause", hostlink.CauseOf(err).String(), "error", err.Error())
+		return 1
 	}
-	return 1
+	return 0
 }

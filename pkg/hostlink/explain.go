@@ -19,46 +19,34 @@ func explain(err error) error {
 	errno, _ := asErrno(err)
 	switch {
 	case errors.Is(err, errNoLink), errno == unix.ENODEV, errno == unix.ENXIO, errno == unix.EEXIST:
-		return &Fault{
-			Cause: ChangedMeanwhile, Err: err,
-			What: "an interface came or went while the listener was made",
-			Do:   "nothing, if the next try succeeds; otherwise look for another program that changes the pod's interfaces",
-		}
+		return newFault(ChangedMeanwhile, err,
+			"an interface came or went while the listener was made",
+			"nothing, if the next try succeeds; otherwise look for another program that changes the pod's interfaces")
 	case errno == unix.EPERM || errno == unix.EACCES:
-		return &Fault{
-			Cause: Forbidden, Err: err,
-			What: "the kernel, or a security module, forbids a step although NET_ADMIN is there",
-			Do:   "allow the container's seccomp, AppArmor or SELinux profile netlink, flock and /proc",
-		}
+		return newFault(Forbidden, err,
+			"the kernel, or a security module, forbids a step although NET_ADMIN is there",
+			"allow the container's seccomp, AppArmor or SELinux profile netlink, flock and /proc")
 	case errno == unix.ENOMEM || errno == unix.ENOBUFS || errno == unix.EMFILE || errno == unix.ENFILE ||
 		errno == unix.EAGAIN || errno == unix.EBUSY || errno == unix.EINTR:
-		return &Fault{
-			Cause: NoResources, Err: err,
-			What: "the kernel is out of memory or descriptors, or too busy to answer",
-			Do:   "raise the container's memory limit, or look at the load of the node",
-		}
+		return newFault(NoResources, err,
+			"the kernel is out of memory or descriptors, or too busy to answer",
+			"raise the container's memory limit, or look at the load of the node")
 	case errors.Is(err, os.ErrNotExist), errno == unix.EPROTONOSUPPORT, errno == unix.EAFNOSUPPORT,
 		errno == unix.EOPNOTSUPP, errno == unix.ENOPROTOOPT, errno == unix.ENOSYS:
-		return &Fault{
-			Cause: OldKernel, Err: err,
-			What: "the node's kernel lacks what a listener needs",
-			Do:   "run Linux 4.20 or newer with rtnetlink and network namespaces",
-		}
+		return newFault(OldKernel, err,
+			"the node's kernel lacks what a listener needs",
+			"run Linux 4.20 or newer with rtnetlink and network namespaces")
 	default:
-		return &Fault{
-			Cause: Refused, Err: err,
-			What: "the kernel refused a step, or answered what cannot be read",
-			Do:   "look at the node's kernel log (dmesg), and report this line",
-		}
+		return newFault(Refused, err,
+			"the kernel refused a step, or answered what cannot be read",
+			"look at the node's kernel log (dmesg), and report this line")
 	}
 }
 
 func busy() *Fault {
-	return &Fault{
-		Cause: Busy,
-		What:  "another broadcast-init of this pod has been changing its listeners for " + lockMost.String(),
-		Do:    "nothing, if it ends; otherwise end it: delete the pod",
-	}
+	return newFault(Busy, nil,
+		"another broadcast-init of this pod has been changing its listeners for "+lockMost.String(),
+		"nothing, if it ends; otherwise end it: delete the pod")
 }
 
 // CauseOf is the cause of an error of this package.

@@ -78,6 +78,8 @@ type Fault struct {
 	Err error
 }
 
+func newFault(cause Cause, err error, what, do string) *Fault { return &Fault{cause, what, do, err} }
+
 // Error implements error.
 func (f *Fault) Error() string {
 	if f.Err != nil {
@@ -90,37 +92,29 @@ func (f *Fault) Error() string {
 func (f *Fault) Unwrap() error { return f.Err }
 
 func noCapability(user int, err error) *Fault {
-	return &Fault{
-		Cause: NoCapability, Err: err,
-		What: fmt.Sprintf("capability NET_ADMIN is missing (user id %d)", user),
-		Do: "add NET_ADMIN to the container's securityContext.capabilities and run it as user 0, " +
-			"since Kubernetes gives added capabilities to root only",
-	}
+	return newFault(NoCapability, err,
+		fmt.Sprintf("capability NET_ADMIN is missing (user id %d)", user),
+		"add NET_ADMIN to the container's securityContext.capabilities and run it as user 0, "+
+			"since Kubernetes gives added capabilities to root only")
 }
 
 func noHostAccess(err error) *Fault {
-	return &Fault{
-		Cause: NoHostAccess, Err: err,
-		What: "capability NET_ADMIN does not reach the node's network",
-		Do:   "run the pod in the node's user namespace (no hostUsers: false)",
-	}
+	return newFault(NoHostAccess, err,
+		"capability NET_ADMIN does not reach the node's network",
+		"run the pod in the node's user namespace (no hostUsers: false)")
 }
 
 func noProcess(pid int, err error) *Fault {
-	return &Fault{
-		Cause: NoProcess, Err: err,
-		What: fmt.Sprintf("process %d, which stands for the node, is not to be seen", pid),
-		Do:   "set hostPID: true in the pod and leave the process id at 1",
-	}
+	return newFault(NoProcess, err,
+		fmt.Sprintf("process %d, which stands for the node, is not to be seen", pid),
+		"set hostPID: true in the pod and leave the process id at 1")
 }
 
 func sameNamespace(pid int) *Fault {
-	return &Fault{
-		Cause: SameNamespace,
-		What:  fmt.Sprintf("process %d, which stands for the node, is in this pod's own network namespace", pid),
-		Do: "set hostPID: true in the pod; with hostNetwork: true no listener is needed, " +
-			"the relay can listen on the node's interface, as on a host without Kubernetes (DHCP_RELAY_LISTENERS=eth0)",
-	}
+	return newFault(SameNamespace, nil,
+		fmt.Sprintf("process %d, which stands for the node, is in this pod's own network namespace", pid),
+		"set hostPID: true in the pod; with hostNetwork: true no listener is needed, "+
+			"the relay can listen on the node's interface, as on a host without Kubernetes (DHCP_RELAY_LISTENERS=eth0)")
 }
 
 func noParent(selector string, links []Link) *Fault {
@@ -128,7 +122,7 @@ func noParent(selector string, links []Link) *Fault {
 	if names := candidates(links); len(names) > 0 {
 		do += "; the node has: " + strings.Join(names, ", ")
 	}
-	return &Fault{Cause: NoParent, What: fmt.Sprintf("no interface of the node is %q", selector), Do: do}
+	return newFault(NoParent, nil, fmt.Sprintf("no interface of the node is %q", selector), do)
 }
 
 // candidates lists what could be a parent, the likely ones first.
@@ -151,11 +145,9 @@ func candidates(links []Link) []string {
 }
 
 func nameTaken(name, kind string) *Fault {
-	return &Fault{
-		Cause: NameTaken,
-		What:  fmt.Sprintf("the pod has an interface %s of kind %s that broadcast-init did not make", name, kind),
-		Do:    "give the listener another name; if Multus provides this one, broadcast-init is not needed",
-	}
+	return newFault(NameTaken, nil,
+		fmt.Sprintf("the pod has an interface %s of kind %s that broadcast-init did not make", name, kind),
+		"give the listener another name; if Multus provides this one, broadcast-init is not needed")
 }
 
 func ambiguous(selector string, found []Link) *Fault {
@@ -163,19 +155,15 @@ func ambiguous(selector string, found []Link) *Fault {
 	for i, link := range found {
 		names[i] = link.Name
 	}
-	return &Fault{
-		Cause: Ambiguous,
-		What:  fmt.Sprintf("several interfaces of the node are %q: %s", selector, strings.Join(names, ", ")),
-		Do:    "name one of them as the parent",
-	}
+	return newFault(Ambiguous, nil,
+		fmt.Sprintf("several interfaces of the node are %q: %s", selector, strings.Join(names, ", ")),
+		"name one of them as the parent")
 }
 
 func noRoute() *Fault {
-	return &Fault{
-		Cause: NoRoute,
-		What:  "the node has no default route from which to take the parent",
-		Do:    "name the interface of the provisioning network as the parent",
-	}
+	return newFault(NoRoute, nil,
+		"the node has no default route from which to take the parent",
+		"name the interface of the provisioning network as the parent")
 }
 
 // refused puts the kernel's refusal of a new listener into words.
@@ -185,31 +173,21 @@ func refused(err error, spec Spec, parent Link) error {
 	case unix.EPERM, unix.EACCES:
 		return noHostAccess(err)
 	case unix.EOPNOTSUPP:
-		return &Fault{
-			Cause: NoKind, Err: err,
-			What: fmt.Sprintf("the node's kernel has no %s interfaces", spec.Kind),
-			Do:   fmt.Sprintf("load the module %s on the node, or set the kind to %s", spec.Kind, spec.Kind.other()),
-		}
+		return newFault(NoKind, err,
+			fmt.Sprintf("the node's kernel has no %s interfaces", spec.Kind),
+			fmt.Sprintf("load the module %s on the node, or set the kind to %s", spec.Kind, spec.Kind.other()))
 	case unix.EBUSY:
-		return &Fault{
-			Cause: OtherKind, Err: err,
-			What: fmt.Sprintf("parent %s refuses an interface of kind %s", parent.Name, spec.Kind),
-			Do: fmt.Sprintf("most likely a pod on this node has an %s on it (the stack's old pod: use the strategy "+
+		return newFault(OtherKind, err,
+			fmt.Sprintf("parent %s refuses an interface of kind %s", parent.Name, spec.Kind),
+			fmt.Sprintf("most likely a pod on this node has an %s on it (the stack's old pod: use the strategy "+
 				"Recreate; Multus or a CNI: set the kind to %s), or Open vSwitch has it: name another parent",
-				spec.Kind.other(), spec.Kind.other()),
-		}
+				spec.Kind.other(), spec.Kind.other()))
 	case unix.EADDRINUSE:
-		return &Fault{
-			Cause: MACTaken, Err: err,
-			What: fmt.Sprintf("another interface on parent %s has the MAC address %s", parent.Name, spec.MAC),
-			Do:   "wait for the old pod to end (strategy Recreate), or leave the address to the kernel",
-		}
+		return newFault(MACTaken, err,
+			fmt.Sprintf("another interface on parent %s has the MAC address %s", parent.Name, spec.MAC),
+			"wait for the old pod to end (strategy Recreate), or leave the address to the kernel")
 	case unix.ENODEV:
-		return &Fault{
-			Cause: NoParent, Err: err,
-			What: fmt.Sprintf("parent %s went away", parent.Name),
-			Do:   "start again when it is back",
-		}
+		return newFault(NoParent, err, fmt.Sprintf("parent %s went away", parent.Name), "start again when it is back")
 	default:
 		return fmt.Errorf("failed to make %s %s on %s: %w", spec.Kind, spec.Name, parent.Name, err)
 	}

@@ -1,7 +1,6 @@
 package hostlink
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,33 +28,10 @@ func (h *Host) isolate(listener string, requestsPass bool) *Fault {
 	if err == nil {
 		return nil
 	}
-	return &Fault{
-		Cause: NotIsolated, Err: err,
-		What: fmt.Sprintf("the kernel took no nftables rule that keeps what %s receives from the pod's IP layer", listener),
-		Do: "load the module nf_tables on the node; until then a machine on that network can reach the pod's ports, " +
-			"and give it an IPv6 address and route",
-	}
-}
-
-// reunite undoes isolate, in the calling thread's network namespace. Where there is no nftables there is nothing to
-// undo.
-func reunite(listeners []string) error {
-	filter, err := dialFilter()
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // no netfilter, or no module nf_tables
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer filter.close()
-	for _, listener := range listeners {
-		filter.remove(listener)
-		err := filter.flush()
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EAFNOSUPPORT) {
-			return fmt.Errorf("failed to remove the rule for %s: %w", listener, err)
-		}
-	}
-	return nil
+	return newFault(NotIsolated, err,
+		fmt.Sprintf("the kernel took no nftables rule that keeps what %s receives from the pod's IP layer", listener),
+		"load the module nf_tables on the node; until then a machine on that network can reach the pod's ports, "+
+			"and give it an IPv6 address and route")
 }
 
 // filterTime is how long the kernel may take to answer.

@@ -88,7 +88,7 @@ func TestAdvertisementGivesNoAddress(t *testing.T) {
 		}
 	}
 	// Without the rule it would have taken it.
-	n.pod.Do(t, func() error { return reunite([]string{"macvlan0"}) })
+	n.pod.Do(t, func() error { return reunite("macvlan0") })
 	tell(n.pod, "macvlan0")
 }
 
@@ -136,7 +136,7 @@ func TestPodIsNotReachedThroughListener(t *testing.T) {
 	if reached() {
 		t.Error("got the pod reached through the listener")
 	}
-	n.pod.Do(t, func() error { return reunite([]string{"macvlan0"}) })
+	n.pod.Do(t, func() error { return reunite("macvlan0") })
 	if !reached() {
 		t.Error("got the pod not reached without the rule: this test shows nothing")
 	}
@@ -181,4 +181,15 @@ func TestFilterAfterFailure(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// reunite undoes isolate.
+func reunite(listener string) error {
+	filter, err := dialFilter()
+	if err != nil {
+		return err
+	}
+	defer filter.close()
+	filter.remove(listener)
+	return filter.flush()
 }

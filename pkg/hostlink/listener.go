@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
-	"regexp"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -376,55 +375,4 @@ func temporaryName(name string) string {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(name)) // never fails
 	return fmt.Sprintf("bi%08xtmp", sum.Sum32())
-}
-
-var temporaryPattern = regexp.MustCompile(`^bi[0-9a-f]{8}tmp$`)
-
-func isTemporary(name string) bool { return temporaryPattern.MatchString(name) }
-
-// Clean removes every interface that this package made from the calling thread's network namespace, or only names
-// them; and the rules of those and of the listeners that are named. The node need not be within reach.
-func Clean(dryRun bool, listeners ...string) (names []string, err error) {
-	if err := checkCapability(); err != nil && !dryRun {
-		return nil, explain(err)
-	}
-	lock, err := openLock()
-	if err != nil {
-		return nil, explain(err)
-	}
-	defer lock.close()
-	err = lock.hold(func() error {
-		names, err = removeAll(dryRun, listeners)
-		return err
-	})
-	return names, explain(err)
-}
-
-func removeAll(dryRun bool, listeners []string) ([]string, error) {
-	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("failed to open rtnetlink: %w", err)
-	}
-	defer pod.Close()
-	links, err := pod.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("failed to list interfaces: %w", err)
-	}
-	var names []string
-	for _, link := range links {
-		name := link.Attrs().Name
-		if !made(link) && !isTemporary(name) {
-			continue
-		}
-		if !dryRun {
-			if err := pod.LinkDel(link); err != nil {
-				return names, fmt.Errorf("failed to remove listener %s: %w", name, err)
-			}
-		}
-		names = append(names, name)
-	}
-	if dryRun {
-		return names, nil
-	}
-	return names, reunite(append(listeners, names...))
 }

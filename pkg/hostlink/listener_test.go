@@ -198,9 +198,6 @@ func TestEnsureKeepsForeignInterface(t *testing.T) {
 	add(t, n.pod, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "macvlan0"}})
 	_, err := n.open(t).Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
 	wantCause(t, err, NameTaken)
-	if got := clean(t, n.pod, false); got != nil {
-		t.Errorf("got %v removed, want it left alone", got)
-	}
 	if kind := n.pod.Link(t, "macvlan0").Type(); kind != "bridge" {
 		t.Errorf("got %s, want the bridge untouched", kind)
 	}
@@ -222,48 +219,6 @@ func TestEnsureClearsUnfinishedListener(t *testing.T) {
 	if diff := cmp.Diff([]string{"lo", "macvlan0"}, names(t, n.pod)); diff != "" {
 		t.Errorf("links of the pod differ (-want +got):\n%s", diff)
 	}
-}
-
-func TestClean(t *testing.T) {
-	n := newNode(t)
-	h := n.open(t)
-	spec := Spec{Name: "macvlan1", Parent: "prov0"}
-	if _, err := h.Ensure(spec); err != nil {
-		t.Fatal(err)
-	}
-	plan, err := h.Plan(Spec{Name: "macvlan2", Parent: "prov0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	unfinished, err := h.create(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	add(t, n.pod, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "theirs0"}})
-	ours := []string{"macvlan1", unfinished.Attrs().Name}
-	slices.Sort(ours)
-	for _, dryRun := range []bool{true, false} {
-		got := clean(t, n.pod, dryRun)
-		slices.Sort(got)
-		if diff := cmp.Diff(ours, got); diff != "" {
-			t.Errorf("removed links differ (-want +got):\n%s", diff)
-		}
-	}
-	if diff := cmp.Diff([]string{"lo", "theirs0"}, names(t, n.pod)); diff != "" {
-		t.Errorf("links of the pod differ (-want +got):\n%s", diff)
-	}
-	if got := clean(t, n.pod, false); got != nil {
-		t.Errorf("got %v removed the second time", got)
-	}
-}
-
-func clean(t *testing.T, ns *nstest.NS, dryRun bool) (removed []string) {
-	t.Helper()
-	ns.Do(t, func() (err error) {
-		removed, err = Clean(dryRun)
-		return err
-	})
-	return removed
 }
 
 // TestStableMAC checks that the address is made as asked, put right, and refused where another pod has it.
@@ -296,7 +251,9 @@ func TestStableMAC(t *testing.T) {
 	if diff := cmp.Diff([]string{"lo"}, names(t, n.pod)); diff != "" {
 		t.Errorf("links of the pod differ after the failure (-want +got):\n%s", diff)
 	}
-	clean(t, old, false)
+	if err := old.Links().LinkDel(old.Link(t, "macvlan0")); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := n.open(t).Ensure(spec); err != nil {
 		t.Errorf("got %v, want a listener once the old pod's is gone", err)
 	}

@@ -206,11 +206,9 @@ func (h *Host) beneath(link Link) (Link, error) {
 func (h *Host) check(parent Link, kind Kind) error {
 	switch {
 	case !parent.ethernet || parent.loopback:
-		return &Fault{
-			Cause: NotEthernet,
-			What:  fmt.Sprintf("parent %s (chosen by %s) is not an Ethernet interface", parent.Name, parent.Chosen),
-			Do:    "name the interface of the provisioning network as the parent",
-		}
+		return newFault(NotEthernet, nil,
+			fmt.Sprintf("parent %s (chosen by %s) is not an Ethernet interface", parent.Name, parent.Chosen),
+			"name the interface of the provisioning network as the parent")
 	case parent.master != 0:
 		master, err := h.conn.link(getLink(h.nsid, parent.master))
 		if err != nil {
@@ -221,18 +219,14 @@ func (h *Host) check(parent Link, kind Kind) error {
 		}
 	}
 	if !parent.Up {
-		return &Fault{
-			Cause: ParentDown,
-			What:  fmt.Sprintf("parent %s (chosen by %s) is down", parent.Name, parent.Chosen),
-			Do:    fmt.Sprintf("bring it up on the node (ip link set %s up), or name another parent", parent.Name),
-		}
+		return newFault(ParentDown, nil,
+			fmt.Sprintf("parent %s (chosen by %s) is down", parent.Name, parent.Chosen),
+			fmt.Sprintf("bring it up on the node (ip link set %s up), or name another parent", parent.Name))
 	}
 	if kind == Macvlan && h.wireless(parent.Name) {
-		return &Fault{
-			Cause: Wireless,
-			What:  fmt.Sprintf("parent %s is wireless, and an access point drops a macvlan's MAC address", parent.Name),
-			Do:    "set the kind to ipvlan, or name a wired parent",
-		}
+		return newFault(Wireless, nil,
+			fmt.Sprintf("parent %s is wireless, and an access point drops a macvlan's MAC address", parent.Name),
+			"set the kind to ipvlan, or name a wired parent")
 	}
 	links, err := h.conn.links(h.nsid)
 	if err != nil {
@@ -248,17 +242,13 @@ func (h *Host) check(parent Link, kind Kind) error {
 func owned(parent, master Link) *Fault {
 	switch master.Kind {
 	case "bridge":
-		return &Fault{
-			Cause: BridgePort,
-			What:  fmt.Sprintf("parent %s is a port of the bridge %s, which takes all its frames", parent.Name, master.Name),
-			Do:    fmt.Sprintf("name %s as the parent", master.Name),
-		}
+		return newFault(BridgePort, nil,
+			fmt.Sprintf("parent %s is a port of the bridge %s, which takes all its frames", parent.Name, master.Name),
+			fmt.Sprintf("name %s as the parent", master.Name))
 	case "bond", "team":
-		return &Fault{
-			Cause: BondSlave,
-			What:  fmt.Sprintf("parent %s is a member of the %s %s", parent.Name, master.Kind, master.Name),
-			Do:    fmt.Sprintf("name %s as the parent", master.Name),
-		}
+		return newFault(BondSlave, nil,
+			fmt.Sprintf("parent %s is a member of the %s %s", parent.Name, master.Kind, master.Name),
+			fmt.Sprintf("name %s as the parent", master.Name))
 	}
 	return nil
 }
@@ -272,23 +262,19 @@ func occupied(parent Link, kind Kind, links []Link) *Fault {
 			continue
 		}
 		if its == IPvlan && kind == IPvlan && child.layer3 {
-			return &Fault{
-				Cause: OtherMode,
-				What: fmt.Sprintf("parent %s already has the ipvlan %s in an L3 mode, which would be changed to L2 with ours",
+			return newFault(OtherMode, nil,
+				fmt.Sprintf("parent %s already has the ipvlan %s in an L3 mode, which would be changed to L2 with ours",
 					parent.Name, child.Name),
-				Do: "name another parent: all ipvlans of one have the same mode",
-			}
+				"name another parent: all ipvlans of one have the same mode")
 		}
 		if its == kind {
 			continue
 		}
-		return &Fault{
-			Cause: OtherKind,
-			Do: fmt.Sprintf("remove it from the node, where a former relay may have left it (ip link del %s), "+
-				"or set the kind to %s", child.Name, its),
-			What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
+		return newFault(OtherKind, nil,
+			fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
 				parent.Name, child.Name, child.Kind, kind),
-		}
+			fmt.Sprintf("remove it from the node, where a former relay may have left it (ip link del %s), "+
+				"or set the kind to %s", child.Name, its))
 	}
 	return nil
 }

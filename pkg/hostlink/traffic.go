@@ -73,51 +73,41 @@ func noTraffic(listener, parent string, received uint64, within time.Duration) *
 		do = fmt.Sprintf("frames do arrive at %s, but no broadcasts: check that it is the provisioning network's "+
 			"interface (and not a trunk whose VLAN has one of its own)", parent)
 	}
-	return &Fault{
-		Cause: NoTraffic,
-		What: fmt.Sprintf("listener %s received nothing within %s, in which its parent %s received %d frames",
+	return newFault(NoTraffic, nil,
+		fmt.Sprintf("listener %s received nothing within %s, in which its parent %s received %d frames",
 			listener, within, parent, received),
-		Do: "on a quiet network this is no fault; otherwise: " + do,
-	}
+		"on a quiet network this is no fault; otherwise: "+do)
 }
 
 func noDHCP(listener, parent string, frames uint64, within time.Duration) *Fault {
-	return &Fault{
-		Cause: NoDHCP,
-		What:  fmt.Sprintf("listener %s received %d frames, and no DHCPv4 request within %s", listener, frames, within),
-		Do: fmt.Sprintf("while no machine asks for an address this is no fault; otherwise: find what takes DHCP away "+
+	return newFault(NoDHCP, nil,
+		fmt.Sprintf("listener %s received %d frames, and no DHCPv4 request within %s", listener, frames, within),
+		fmt.Sprintf("while no machine asks for an address this is no fault; otherwise: find what takes DHCP away "+
 			"before the listener, such as a filter on %s (nft list ruleset, tc filter show dev %[1]s ingress) or on the "+
-			"switch, or name the interface of the VLAN in which machines boot as the parent", parent),
-	}
+			"switch, or name the interface of the VLAN in which machines boot as the parent", parent))
 }
 
 // warnings are the known reasons why a listener may not receive or send, though it can be made.
 func (h *Host) warnings(parent Link, kind Kind) []*Fault {
 	var faults []*Fault
 	if !parent.Carrier {
-		faults = append(faults, &Fault{
-			Cause: NoCarrier,
-			What:  fmt.Sprintf("parent %s has no link", parent.Name),
-			Do:    "connect it: nothing can be received until then",
-		})
+		faults = append(faults, newFault(NoCarrier, nil,
+			fmt.Sprintf("parent %s has no link", parent.Name),
+			"connect it: nothing can be received until then"))
 	}
 	if kind != Macvlan {
 		return faults
 	}
 	if maker, cure := macFilter(parent); maker != "" {
-		faults = append(faults, &Fault{
-			Cause: MACFilter,
-			What: fmt.Sprintf("parent %s (%s) is a network card of %s, which drops what a macvlan sends by default",
+		faults = append(faults, newFault(MACFilter, nil,
+			fmt.Sprintf("parent %s (%s) is a network card of %s, which drops what a macvlan sends by default",
 				parent.Name, parent.MAC, maker),
-			Do: cure + ", or set the kind to ipvlan",
-		})
+			cure+", or set the kind to ipvlan"))
 	}
 	if strings.HasPrefix(parent.Name, "wl") && parent.Kind == "device" {
-		faults = append(faults, &Fault{
-			Cause: Wireless,
-			What:  fmt.Sprintf("parent %s has the name of a wireless interface", parent.Name),
-			Do:    "if it is one, set the kind to ipvlan: an access point drops a macvlan's MAC address",
-		})
+		faults = append(faults, newFault(Wireless, nil,
+			fmt.Sprintf("parent %s has the name of a wireless interface", parent.Name),
+			"if it is one, set the kind to ipvlan: an access point drops a macvlan's MAC address"))
 	}
 	return faults
 }
