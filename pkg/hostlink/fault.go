@@ -2,6 +2,7 @@ package hostlink
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -59,12 +60,8 @@ func (c Cause) String() string { return causes[c] }
 // Passing reports whether the cause may go away without anybody changing a setting: an interface appears or comes
 // up, an old pod or another broadcast-init of this pod ends.
 func (c Cause) Passing() bool {
-	switch c {
-	case NoParent, NoRoute, ParentDown, OtherKind, MACTaken, Busy, ChangedMeanwhile, NoResources:
-		return true
-	default:
-		return false
-	}
+	passing := []Cause{NoParent, NoRoute, ParentDown, OtherKind, MACTaken, Busy, ChangedMeanwhile, NoResources}
+	return slices.Contains(passing, c)
 }
 
 // Fault is a known cause of trouble together with what to do about it.

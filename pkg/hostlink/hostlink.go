@@ -101,13 +101,14 @@ const procfs = "/proc"
 // hostPID. What is missing for it (a capability, hostPID) is a [Fault], as every error of this package is.
 func Open(pid int) (*Host, error) {
 	h := &Host{proc: filepath.Join(procfs, strconv.Itoa(pid))}
-	if err := checkCapability(); err != nil {
-		return nil, explain(err)
+	err := checkCapability()
+	if err == nil {
+		err = checkApart(pid, h.proc)
 	}
-	if err := checkApart(pid, h.proc); err != nil {
-		return nil, explain(err)
+	if err == nil {
+		err = h.connect(pid)
 	}
-	if err := h.connect(pid); err != nil {
+	if err != nil {
 		h.Close()
 		return nil, explain(err)
 	}

@@ -17,7 +17,6 @@ type Keeper struct {
 	Host *Host
 	// Specs are the listeners.
 	Specs []Spec
-	// Logger may be nil.
 	Logger *slog.Logger
 	// Wait is how long [Keeper.Make] waits for a passing cause to pass.
 	Wait time.Duration
@@ -33,13 +32,6 @@ const (
 	lookEvery     = time.Second
 	thoroughEvery = 15
 )
-
-func (k *Keeper) logger() *slog.Logger {
-	if k.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return k.Logger
-}
 
 // Make makes every listener and returns the first failure.
 func (k *Keeper) Make(ctx context.Context) error {
@@ -70,7 +62,7 @@ func (k *Keeper) await(ctx context.Context, spec Spec, deadline time.Time) (List
 			return listener, err
 		}
 		if fault.Cause != last {
-			k.logger().Warn("waiting to make listener", "listener", spec.Name, "cause", fault.Cause.String(),
+			k.Logger.Warn("waiting to make listener", "listener", spec.Name, "cause", fault.Cause.String(),
 				"error", err.Error(), "wait_seconds", left.Seconds())
 			last = fault.Cause
 		}
@@ -83,12 +75,12 @@ func (k *Keeper) await(ctx context.Context, spec Spec, deadline time.Time) (List
 }
 
 func (k *Keeper) warn(listener string, fault *Fault) {
-	k.logger().Warn("listener impaired", "listener", listener, "cause", fault.Cause.String(),
+	k.Logger.Warn("listener impaired", "listener", listener, "cause", fault.Cause.String(),
 		"error", fault.Error())
 }
 
 func (k *Keeper) announce(l Listener) {
-	k.logger().Info("listener ready", "listener", l.Name, "kind", l.Kind.String(), "parent", l.Parent.Name,
+	k.Logger.Info("listener ready", "listener", l.Name, "kind", l.Kind.String(), "parent", l.Parent.Name,
 		"chosen_by", l.Parent.Chosen, "mac", l.MAC.String(), "mtu", l.MTU, "action", l.Action.String())
 	for _, warning := range l.Warnings {
 		k.warn(l.Name, warning)
@@ -102,7 +94,7 @@ func (k *Keeper) awaitTraffic(ctx context.Context, l Listener) {
 	case ok:
 		k.warn(l.Name, fault)
 	case heard:
-		k.logger().Info("listener hears DHCP", "listener", l.Name)
+		k.Logger.Info("listener hears DHCP", "listener", l.Name)
 	}
 }
 
@@ -172,7 +164,7 @@ func (k *Keeper) look(spec Spec, thorough bool) error {
 	case err == nil:
 		k.announce(listener)
 	case last == nil || last.Error() != err.Error():
-		k.logger().Error("listener not ready", "listener", spec.Name, "cause", CauseOf(err).String(), "error", err.Error())
+		k.Logger.Error("listener not ready", "listener", spec.Name, "cause", CauseOf(err).String(), "error", err.Error())
 	}
 	return err
 }

@@ -11,57 +11,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// request makes a request with a header and attributes.
+func request(kind, flags int, header nl.NetlinkRequestData, attrs ...*nl.RtAttr) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(kind, flags)
+	r.AddData(header)
+	for _, attr := range attrs {
+		r.AddData(attr)
+	}
+	return r
+}
+
+func uint32Attr(kind, n int) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(uint32(n))) }
+
 // getLink asks for one link of the namespace nsid, by index or by a naming attribute.
 func getLink(nsid, index int, name ...*nl.RtAttr) *nl.NetlinkRequest {
-	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
 	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	info.Index = int32(index)
-	request.AddData(info)
-	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
-	for _, attr := range name {
-		request.AddData(attr)
-	}
-	return request
-}
-
-// dumpLinks asks for all links of the namespace nsid.
-func dumpLinks(nsid int) *nl.NetlinkRequest {
-	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
-	return request
-}
-
-// dumpAddresses asks for all addresses of one family in the namespace nsid.
-func dumpAddresses(nsid, family int) *nl.NetlinkRequest {
-	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-	request.AddData(nl.NewIfAddrmsg(family))
-	request.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
-	return request
+	return request(unix.RTM_GETLINK, unix.NLM_F_ACK, info, append(name, uint32Attr(unix.IFLA_TARGET_NETNSID, nsid))...)
 }
 
 // newListener makes a link in the own namespace whose parent is in the namespace nsid.
 func newListener(name string, kind Kind, mac net.HardwareAddr, nsid int, parent Link) *nl.NetlinkRequest {
-	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	request.AddData(nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent.Index))))
-	request.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, nl.Uint32Attr(uint32(nsid))))
-	request.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(parent.MTU))))
-	if kind == Macvlan && mac != nil {
-		request.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
-	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind.String()))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	switch kind {
-	case Macvlan:
+	if kind == Macvlan {
 		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_BRIDGE))
-	case IPvlan:
+	} else {
 		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(netlink.IPVLAN_MODE_L2)))
 	}
-	request.AddData(info)
-	return request
+	attrs := []*nl.RtAttr{
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), uint32Attr(unix.IFLA_LINK, parent.Index),
+		uint32Attr(unix.IFLA_LINK_NETNSID, nsid), uint32Attr(unix.IFLA_MTU, parent.MTU), info,
+	}
+	if kind == Macvlan && mac != nil {
+		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+	}
+	return request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, nl.NewIfInfomsg(unix.AF_UNSPEC),
+		attrs...)
 }
 
 // link executes a request for one link. A link that is not there is [errNoLink].
@@ -80,6 +67,17 @@ func (c *conn) link(request *nl.NetlinkRequest) (Link, error) {
 
 // errNoLink is the answer for a link that does not exist.
 var errNoLink = errors.New("no such interface")
+
+// dumpLinks asks for all links of the namespace nsid, dumpAddresses for all addresses of one family.
+func dumpLinks(nsid int) *nl.NetlinkRequest {
+	node := uint32Attr(unix.IFLA_TARGET_NETNSID, nsid)
+	return request(unix.RTM_GETLINK, unix.NLM_F_DUMP, nl.NewIfInfomsg(unix.AF_UNSPEC), node)
+}
+
+func dumpAddresses(nsid, family int) *nl.NetlinkRequest {
+	node := uint32Attr(unix.IFA_TARGET_NETNSID, nsid)
+	return request(unix.RTM_GETADDR, unix.NLM_F_DUMP, nl.NewIfAddrmsg(family), node)
+}
 
 // dump executes a dump; one that was interrupted by a change is begun anew.
 func (c *conn) dump(request func() *nl.NetlinkRequest, answer uint16) ([][]byte, error) {

@@ -223,11 +223,6 @@ func (h *Host) check(parent Link, kind Kind) error {
 			fmt.Sprintf("parent %s (chosen by %s) is down", parent.Name, parent.Chosen),
 			fmt.Sprintf("bring it up on the node (ip link set %s up), or name another parent", parent.Name))
 	}
-	if kind == Macvlan && h.wireless(parent.Name) {
-		return newFault(Wireless, nil,
-			fmt.Sprintf("parent %s is wireless, and an access point drops a macvlan's MAC address", parent.Name),
-			"set the kind to ipvlan, or name a wired parent")
-	}
 	links, err := h.conn.links(h.nsid)
 	if err != nil {
 		return h.asked(err)
@@ -277,12 +272,6 @@ func occupied(parent Link, kind Kind, links []Link) *Fault {
 				"or set the kind to %s", child.Name, its))
 	}
 	return nil
-}
-
-// wireless reports whether the kernel lists the interface as wireless.
-func (h *Host) wireless(name string) bool {
-	listed, err := h.readProc("wireless")
-	return err == nil && slices.Contains(wirelessNames(listed), name)
 }
 
 // defaultRoute names the interface of the node's default route: IPv4's, else IPv6's, of the lowest metric.

@@ -66,17 +66,6 @@ func defaultRoutes6(text []byte) []route {
 // usable says of a route's flags that it leads somewhere.
 func usable(flags uint64) bool { return flags&unix.RTF_UP != 0 && flags&unix.RTF_REJECT == 0 }
 
-// wirelessNames reads /proc/net/wireless: two lines of titles, then "name: ..." lines.
-func wirelessNames(text []byte) []string {
-	var names []string
-	for line := range strings.Lines(string(text)) {
-		if name, rest, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && !strings.Contains(rest, "|") {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // asErrno finds the kernel's error number.
 func asErrno(err error) (unix.Errno, bool) {
 	var errno unix.Errno

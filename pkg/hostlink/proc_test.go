@@ -14,10 +14,6 @@ const (
 	titles4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	zero6   = "00000000000000000000000000000000"
 	any6    = zero6 + " 00 " + zero6 + " 00 " // destination and source of a default route
-	wifi    = `Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
- face | tus | link level noise |  nwid  crypt   frag  retry   misc | beacon | 22
-wlp3s0: 0000   57.  -53.  -256        0      0      0      0     38        0
-`
 )
 
 func TestDefaultRoutes4(t *testing.T) {
@@ -127,20 +123,6 @@ func fakeProc(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-func TestWireless(t *testing.T) {
-	h := &Host{proc: fakeProc(t, map[string]string{"wireless": wifi})}
-	for name, want := range map[string]bool{"wlp3s0": true, "eth0": false, "face": false, "": false} {
-		if got := h.wireless(name); got != want {
-			t.Errorf("got %t for %q, want %t", got, name, want)
-		}
-	}
-	parent := Link{Name: "wlp3s0", ethernet: true, Up: true}
-	wantCause(t, h.check(parent, Macvlan), Wireless)
-	if (&Host{proc: t.TempDir()}).wireless("wlp3s0") {
-		t.Error("got wireless from nothing")
-	}
-}
-
 func FuzzProc(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, routes := range [][]route{defaultRoutes4(text), defaultRoutes6(text)} {
@@ -150,6 +132,5 @@ func FuzzProc(f *testing.F) {
 				}
 			}
 		}
-		wirelessNames(text)
 	})
 }
