@@ -16,7 +16,7 @@ type Keeper struct {
 	// Host is the way to the node. The keeper must be its only user while it works.
 	Host *Host
 	// Specs are the listeners.
-	Specs []Spec
+	Specs  []Spec
 	Logger *slog.Logger
 	// Wait is how long [Keeper.Make] waits for a passing cause to pass.
 	Wait time.Duration

@@ -170,7 +170,7 @@ func TestRunKeepsListener(t *testing.T) {
 
 func TestRunEndsWhereWaitingIsNoHelp(t *testing.T) {
 	n := newNode(t)
-	k := &Keeper{Host: n.open(t), Specs: []Spec{{Name: "macvlan0", Parent: "lo"}}}
+	k := &Keeper{Host: n.open(t), Specs: []Spec{{Name: "macvlan0", Parent: "lo"}}, Logger: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	wantCause(t, k.Run(ctx), NotEthernet)
