@@ -11,20 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-const (
-	// lineRoom is how many syslog lines may wait to be told to stack-boots: they may be a flood.
-	lineRoom = 1024
-	// bootsRoom is what the queues of events take, in bytes.
-	bootsRoom = 4 << 20
-)
-
-// bootsMemory is what it takes to tell of boots, in bytes.
-func (c *config) bootsMemory() int64 {
-	if c.BootsAddress == "" {
-		return 0
-	}
-	return bootsRoom
-}
+// lineRoom is how many syslog lines may wait to be told to stack-boots: they may be a flood.
+const lineRoom = 1024
 
 // boots makes what tells stack-boots of machines, where it is asked for.
 func (c *config) boots(logger *slog.Logger, registry prometheus.Registerer) (record.Sink, []daemon.Task) {
@@ -33,8 +21,8 @@ func (c *config) boots(logger *slog.Logger, registry prometheus.Registerer) (rec
 	}
 	host, _ := os.Hostname()
 	sender := feed.NewSender(feed.SenderConfig{
-		Destination: c.Destination, Program: name, Pod: host, Metrics: "stack_proxy", Lines: lineRoom,
-		Logger: logger, Registerer: registry,
+		Destination: c.Destination, Program: name, Pod: host, Metrics: "stack_proxy", Lines: lineRoom, Logger: logger,
+		Registerer: registry,
 	})
 	boots := record.NewBoots(sender.Event, sender.Line)
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

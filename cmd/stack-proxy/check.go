@@ -5,29 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/route"
 )
-
-// schema is the command that prints the JSON schema of a routes file.
-func schema(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
-		fmt.Fprintf(stderr, "%s schema: unexpected argument %q\n", name, args[0])
-		return 2
-	}
-	text, err := route.Schema()
-	if err == nil {
-		_, err = stdout.Write(text)
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: failed to print the schema: %v\n", name, err)
-		return 1
-	}
-	return 0
-}
 
 // check is the command that looks at a routes file and starts nothing.
 func check(args []string, stdout, stderr io.Writer) int {
@@ -35,7 +17,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name+" check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("f", "", "the routes file; default what "+prefix+"_ROUTES_FILE and "+prefix+"_PRESET say")
-	deep := flags.Bool("files", false, "also read what routes name: certificates, keys, key sets, directories")
+	flags.BoolVar(&c.readFiles, "files", false, "also read what routes name: certificates, keys, key sets, directories")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -55,9 +37,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 		_, err := c.artifacts()
 		faults = append(faults, err)
 	}
-	defaults := c.defaults()
-	defaults.ReadFiles = *deep
-	table, err := c.tableBy(defaults)
+	table, err := c.table()
 	faults = append(faults, err)
 	if err := errors.Join(faults...); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
@@ -73,8 +53,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 	if err := feed.CheckKey(c.BootsKeyFile); c.BootsKeyFile != "" && err != nil {
 		fmt.Fprintf(stderr, "Warning: stack-boots is told nothing: %v.\n", err)
 	}
-	secured := func(r route.Route) bool { return r.TLS != nil || r.JWT != nil || r.BackendTLS != nil }
-	if !*deep && slices.ContainsFunc(table.Routes, secured) {
+	if !c.readFiles {
 		fmt.Fprintln(stderr, "Certificates, keys and directories were not looked at: check -files does.")
 	}
 	return 0

@@ -34,6 +34,7 @@ type config struct {
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	feed.Destination
+	readFiles bool // of the command check
 }
 
 // Removed implements the list that daemon.ParseEnv asks for.
@@ -73,14 +74,12 @@ func (c *config) Validate() error {
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		fault("ADMIN_ADDRESS", "%q: %q is no port", c.AdminAddress, port)
 	}
-	if c.DrainGrace < 0 {
-		fault("DRAIN_GRACE", "%s: below 0", c.DrainGrace)
-	}
-	if c.ArtifactsWait < 0 {
-		fault("ARTIFACTS_WAIT", "%s: below 0", c.ArtifactsWait)
-	}
-	if c.DrainTimeout < 0 {
-		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)
+	for variable, d := range map[string]time.Duration{
+		"ARTIFACTS_WAIT": c.ArtifactsWait, "DRAIN_GRACE": c.DrainGrace, "DRAIN_TIMEOUT": c.DrainTimeout,
+	} {
+		if d < 0 {
+			fault(variable, "%s: below 0", d)
+		}
 	}
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 || slices.ContainsFunc(c.PublicAddresses, prefix.Contains) {
@@ -105,6 +104,7 @@ func (c *config) defaults() route.Defaults {
 		Admin:          c.admin(),
 		Trusted:        c.TrustedProxies,
 		Drain:          setting.Duration(c.DrainTimeout),
+		ReadFiles:      c.readFiles,
 	}
 }
 
@@ -119,18 +119,14 @@ func (c *config) admin() netip.AddrPort {
 
 // table reads the routes: the file's where there is one, else the preset's. Files that are still being fetched are
 // no reason to keep the other routes from their clients.
-func (c *config) table() (route.Table, error) { return c.tableBy(c.defaults()) }
-
-func (c *config) tableBy(defaults route.Defaults) (route.Table, error) {
-	var t route.Table
-	var err error
+func (c *config) table() (t route.Table, err error) {
 	switch {
 	case c.RoutesFile != "":
-		t, err = route.Load(c.RoutesFile, defaults)
+		t, err = route.Load(c.RoutesFile, c.defaults())
 	case c.Preset == "":
 		err = errNoPreset
 	default:
-		t, err = route.Preset(c.Preset, defaults)
+		t, err = route.Preset(c.Preset, c.defaults())
 	}
 	if err != nil {
 		return t, err

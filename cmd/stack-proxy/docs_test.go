@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -25,9 +23,8 @@ import (
 var update = flag.Bool("update", false, "write the generated parts of the document anew")
 
 const (
-	document       = "../../docs/stack-proxy.md"
-	reference      = "../../docs/reference/stack-proxy.md"
-	schemaDocument = "../../docs/routes.schema.json"
+	document  = "../../docs/stack-proxy.md"
+	reference = "../../docs/reference/stack-proxy.md"
 )
 
 // Tables of the documents are made from the code, by "make generate".
@@ -54,20 +51,6 @@ func registered(t *testing.T) prometheus.Collector {
 		t.Fatal(err)
 	}
 	return registry
-}
-
-func TestSchemaAgreesWithCode(t *testing.T) {
-	var made, trouble bytes.Buffer
-	if code := run([]string{"schema"}, &made, &trouble); code != 0 || trouble.Len() > 0 {
-		t.Fatalf("exit status %d, %q", code, trouble.String())
-	}
-	there, err := os.ReadFile(schemaDocument)
-	if err != nil || !bytes.Equal(made.Bytes(), there) {
-		t.Errorf("%s is not what the code says (make generate writes it): %v", schemaDocument, err)
-	}
-	if code := run([]string{"schema", "more"}, &made, &trouble); code != 2 {
-		t.Errorf("an argument too many: exit status %d", code)
-	}
 }
 
 func fields() string {

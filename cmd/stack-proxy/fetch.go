@@ -41,16 +41,14 @@ func fetchOnce(args []string, stderr io.Writer) int {
 	}
 	log := c.OpenLog(stderr)
 	defer log.Close()
-	logger := log.Logger
-	f, err := c.fetcher(logger, nil)
-	if err != nil {
-		logger.Error("failed to start", "error", err)
-		return 1
-	}
 	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer restore()
-	if err := f.Once(ctx); err != nil {
-		logger.Error("failed to fetch", "error", err)
+	f, err := c.fetcher(log.Logger, nil)
+	if err == nil {
+		err = f.Once(ctx)
+	}
+	if err != nil {
+		log.Logger.Error("failed to fetch", "error", err)
 		return 1
 	}
 	return 0
@@ -110,11 +108,6 @@ func (c *config) sayMissing(t route.Table, logger *slog.Logger) {
 type background struct {
 	*fetch.Fetcher
 	until time.Time // until then other replicas serve while this one has no files
-}
-
-// background is that of this process, which has just begun.
-func (c *config) background(f *fetch.Fetcher) background {
-	return background{Fetcher: f, until: time.Now().Add(c.ArtifactsWait)}
 }
 
 // Ready implements daemon.Task.

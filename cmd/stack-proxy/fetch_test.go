@@ -134,11 +134,11 @@ func TestReplicaWithoutFilesLetsOthersServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		one := (&config{}).background(f)
+		one := background{f, time.Now()}
 		if err := one.Ready(); err != nil {
 			t.Errorf("alone: %v", err)
 		}
-		several := (&config{ArtifactsWait: time.Minute}).background(f)
+		several := background{f, time.Now().Add(time.Minute)}
 		if err := several.Ready(); err == nil {
 			t.Error("without files, and ready at once")
 		}

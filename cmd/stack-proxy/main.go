@@ -2,7 +2,7 @@
 package main
 
 //go:generate go test . -count=1 -run ^TestDocumentsAgreeWithCode$ -update
-//go:generate sh -c "go run . schema >../../docs/routes.schema.json"
+//go:generate go test ../../pkg/route -count=1 -run ^TestSchemaAgreesWithCode$ -update
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/tinkerbell/stack/internal/watch"
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
@@ -28,7 +29,6 @@ const (
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
                     -files also reads the certificates, keys, key sets and directories that it names
-  schema            print the JSON schema of a routes file, for editors
   fetch [-f FILE]   bring the OS files up to date once, and exit
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.
@@ -45,8 +45,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		switch args[0] {
 		case "check":
 			return check(args[1:], stdout, stderr)
-		case "schema":
-			return schema(args[1:], stdout, stderr)
 		case "fetch":
 			return fetchOnce(args[1:], stderr)
 		}
@@ -83,7 +81,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Addresses:    c.PublicAddresses,
 		Logger:       logger,
 		Registry:     registry,
-		Account:      reserve(table, c.bootsMemory()).Account(container, logger),
+		Account:      reserve(table).Account(container, logger),
 		Container:    container,
 	}
 	p, err := proxy.New(options)
@@ -96,7 +94,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	handlers := map[string]http.Handler{"GET /routes": p}
 	if files != nil {
 		again := &fetch.Reloader{Fetcher: files, File: artifactsFile, Load: c.artifacts, Logger: logger}
-		tasks, handlers["GET /artifacts"] = append(tasks, c.background(files), again), files
+		tasks, handlers["GET /artifacts"] = append(tasks, background{files, time.Now().Add(c.ArtifactsWait)}, again), files
 	}
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,

@@ -17,15 +17,10 @@ var wordEnd = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 // Table is the Markdown table of the settings in a struct for envconfig, from its tags default, required and desc.
 // Those of embedded structs stand in their place.
 func Table(prefix string, settings reflect.Type) string {
-	return "| variable | default | meaning |\n|---|---|---|\n" + rows(prefix, settings)
-}
-
-func rows(prefix string, settings reflect.Type) string {
 	var b strings.Builder
-	for i := range settings.NumField() {
-		f := settings.Field(i)
-		if f.Anonymous {
-			b.WriteString(rows(prefix, f.Type))
+	b.WriteString("| variable | default | meaning |\n|---|---|---|\n")
+	for _, f := range reflect.VisibleFields(settings) {
+		if f.Anonymous || !f.IsExported() {
 			continue
 		}
 		value := "-"

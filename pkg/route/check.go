@@ -169,10 +169,10 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	if loaders := r.TFTP.Loaders; loaders != "" && !loadersAt.MatchString(loaders) {
 		at("tftp.loaders", "%q is no port and path, such as :7171/ipxe/", loaders)
 	}
-	if interval := r.Health.Active.Interval; interval < 0 {
-		at("health.active.interval", "%s is below 0", interval)
-	}
 	active := r.Health.Active
+	if active.Interval < 0 {
+		at("health.active.interval", "%s is below 0", active.Interval)
+	}
 	if active.Type == "" && active != (Active{}) {
 		at("health.active.type", "required: one of tcp, http, grpc")
 	}

@@ -2,13 +2,14 @@ package route
 
 import (
 	"cmp"
+	"embed"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
 
 	"github.com/tinkerbell/stack/internal/setting"
-	"github.com/tinkerbell/stack/pkg/edge/paths"
+	"github.com/tinkerbell/stack/internal/strict"
 )
 
 // Defaults are what a table takes from the program's settings.
@@ -27,6 +28,9 @@ type Defaults struct {
 	// Drain is the timeout of the routes that have none.
 	Drain setting.Duration
 }
+
+//go:embed presets/*.yaml
+var presets embed.FS
 
 // Presets lists the built-in tables.
 func Presets() []string { return []string{"classic", "tinkerbell", "tinkerbell-0.22"} }
@@ -51,88 +55,20 @@ func Preset(name string, defaults Defaults) (Table, error) {
 	return t, nil
 }
 
-func (d Defaults) preset(name string) (Table, bool) {
-	port := func(n uint16) []Listen { return []Listen{Listen(netip.AddrPortFrom(netip.Addr{}, n))} }
-	files := func(n uint16) Route { return Route{Name: "files", Protocol: Files, Listen: port(n)} }
-	switch name {
-	case "classic":
-		return Table{Routes: []Route{
-			{
-				Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: d.backend("hegel", 50061),
-				Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
-			},
-			{
-				Name: "tink", Protocol: TCP, Listen: port(42113), Backends: d.backend("tink-server", 42113),
-			},
-			{
-				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: d.backend("smee", 7171),
-				Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
-			},
-			{
-				Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: d.backend("smee", 69),
-				TFTP: TFTPOptions{Loaders: ":7171/ipxe/"},
-			},
-			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: d.backend("smee", 514)},
-			files(8080),
-		}}, true
-	case "tinkerbell":
-		return Table{Routes: d.tinkerbell(port, files(7173))}, true
-	case "tinkerbell-0.22":
-		return Table{Routes: d.tinkerbell022(port, files(7173))}, true
-	default:
-		return Table{}, false
+// preset reads a built-in table, with the host that is set in place of its own.
+func (d Defaults) preset(name string) (t Table, ok bool) {
+	text, err := presets.ReadFile("presets/" + name + ".yaml")
+	if err != nil {
+		return t, false
 	}
-}
-
-// tinkerbellPaths are what machines need of Tinkerbell's HTTP servers: scripts and binaries of iPXE, ISO, PXE over
-// HTTP, metadata. Its user interface takes every path that is nothing else, so all but these are hidden.
-var tinkerbellPaths = []string{"/ipxe", "/iso", "/tftp", "/2009-04-04", "/metadata", "/tootles"}
-
-// tinkerbell is the one binary's preset. Its HTTPS needs a certificate, and is a route of the file.
-func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
-	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
-	visible := &paths.Config{Allow: tinkerbellPaths}
-	routes := []Route{{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: at(7080), Paths: visible}}
-	return append(routes,
-		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113)},
-		Route{
-			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
-			TFTP: TFTPOptions{Loaders: ":7080/ipxe/binary/"},
-		},
-		Route{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
-		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), Optional: true},
-		files,
-	)
-}
-
-// tinkerbell022 is the one binary up to 0.22, whose Smee and Tootles had HTTP ports of their own. (Tootles had 50061 in
-// 0.18.)
-func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route {
-	at := func(port uint16) []Backend { return d.backend("tinkerbell", port) }
-	return []Route{
-		{
-			Name: "http", Protocol: HTTP, Listen: port(7171), Backends: at(7171),
-			Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
-		},
-		{
-			Name: "metadata", Protocol: HTTP, Listen: port(7172), Backends: at(7172),
-			Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
-		},
-		{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113)},
-		{
-			// Before 0.22 the loaders are at /ipxe/, and Smee goes by the last part of the path.
-			Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69),
-			TFTP: TFTPOptions{Loaders: ":7171/ipxe/binary/"},
-		},
-		{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
-		{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), Optional: true},
-		files,
+	new(strict.Decoder).Decode(text, &t) // a test reads it
+	for i := range t.Routes {
+		for j := range t.Routes[i].Backends {
+			b := &t.Routes[i].Backends[j]
+			b.Host = cmp.Or(d.Tinkerbell, b.Host)
+		}
 	}
-}
-
-// backend is a port of the host that is set, or of the preset's own.
-func (d Defaults) backend(host string, port uint16) []Backend {
-	return []Backend{{Host: cmp.Or(d.Tinkerbell, host), Port: port}}
+	return t, true
 }
 
 // merge puts the preset's routes behind the written ones, but for those of the same name.
@@ -155,8 +91,7 @@ func (t *Table) fill(d Defaults) {
 		t.TrustedPrefixes = d.Trusted
 	}
 	for i := range t.Routes {
-		r := &t.Routes[i]
-		r.fill(d, t.TrustedPrefixes)
+		t.Routes[i].fill(d, t.TrustedPrefixes)
 	}
 }
 
@@ -182,12 +117,4 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 	case Files:
 		r.Files.Directory = cmp.Or(r.Files.Directory, d.FilesDirectory)
 	}
-}
-
-// everywhere is invalid for all addresses, as in [Listen].
-func everywhere(addr netip.Addr) netip.Addr {
-	if addr.IsUnspecified() {
-		return netip.Addr{}
-	}
-	return addr.Unmap()
 }

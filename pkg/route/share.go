@@ -17,7 +17,9 @@ type place struct {
 func (p place) field() string { return fmt.Sprintf("routes[%d].listen[%d]", p.route, p.listen) }
 
 // overlap is whether the kernel would bind only one of two addresses of a port.
-func overlap(a, b netip.Addr) bool { return a == b || !a.IsValid() || !b.IsValid() }
+func overlap(a, b netip.Addr) bool { return a == b || isAll(a) || isAll(b) }
+
+func isAll(a netip.Addr) bool { return !a.IsValid() || a.IsUnspecified() }
 
 // share finds addresses that cannot be bound, since another route or the admin port has them. Where one of two routes
 // is a preset's, which has no line, it is told of the written one.
@@ -38,7 +40,7 @@ func (d *checker) share(t Table, written int, defaults Defaults) {
 			}
 			bound[key] = append(bound[key], p)
 			if admin := defaults.Admin; r.Protocol.Network() == "tcp" && admin.Port() == l.AddrPort().Port() &&
-				overlap(everywhere(admin.Addr()), p.addr) {
+				overlap(admin.Addr().Unmap(), p.addr) {
 				d.takenByAdmin(r, p, written)
 			}
 		}

@@ -21,7 +21,7 @@ func (l Listen) Addr() netip.Addr { return netip.AddrPort(l).Addr() }
 // String writes a port on all addresses as ":69".
 func (l Listen) String() string {
 	a := netip.AddrPort(l)
-	if !a.Addr().IsValid() || a.Addr().IsUnspecified() {
+	if isAll(a.Addr()) {
 		return ":" + strconv.Itoa(int(a.Port()))
 	}
 	return a.String()
@@ -46,7 +46,7 @@ func (l *Listen) UnmarshalText(text []byte) error {
 		if addr, err = netip.ParseAddr(host); err != nil {
 			return fmt.Errorf("%q is no port or address: %q is not an IP address", s, host)
 		}
-		if addr.IsUnspecified() {
+		if isAll(addr) {
 			addr = netip.Addr{}
 		}
 	}
@@ -56,8 +56,7 @@ func (l *Listen) UnmarshalText(text []byte) error {
 
 // Backend says where a route's endpoints are found.
 type Backend struct {
-	// Host is a DNS name or an address, with Port; or, with SRV, the name of the service records.
-	Host string
+	Host string // a DNS name or an address
 	Port uint16
 	// Service is a Kubernetes Service; Host is empty then.
 	Service *Service

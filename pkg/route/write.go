@@ -44,7 +44,9 @@ func (r Route) notes() string {
 	add(r.Limits.Requests != nil, "limited requests")
 	add(r.Rewrite != nil, "rewritten")
 	add(r.Paths != nil, "%s", r.pathNote())
-	add(r.BackendTLS != nil, "TLS to %s", r.backendName())
+	if b := r.BackendTLS; b != nil {
+		add(true, "TLS to %s", b.Name)
+	}
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
 	add(len(r.ProxyProtocol.Accept) > 0, "PROXY from %v", r.ProxyProtocol.Accept)
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)
@@ -56,13 +58,6 @@ func (r Route) notes() string {
 	add(r.TFTP.AllowWrite, "writes allowed")
 	add(r.TFTP.Files != "", "boot files in %s", r.TFTP.Files)
 	return strings.Join(notes, "; ")
-}
-
-func (r Route) backendName() string {
-	if r.BackendTLS == nil {
-		return ""
-	}
-	return r.BackendTLS.Name
 }
 
 // pathNote tells which paths exist.

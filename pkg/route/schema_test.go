@@ -1,18 +1,41 @@
 package route
 
 import (
+	"bytes"
 	"encoding/json"
+	"flag"
 	"net/netip"
+	"os"
 	"reflect"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/tinkerbell/stack/internal/setting"
 )
 
-// Schema is the JSON schema of a routes file, made from the types: editors complete and check by it. It knows less
-// than [Parse], which also sees what does not go together.
-func Schema() ([]byte, error) {
+var update = flag.Bool("update", false, "write the schema anew")
+
+// The schema of a routes file is made from the types, by "make generate": editors complete and check by it.
+func TestSchemaAgreesWithCode(t *testing.T) {
+	const document = "../../docs/routes.schema.json"
+	made, err := schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(document, made, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there, err := os.ReadFile(document)
+	if err != nil || !bytes.Equal(made, there) {
+		t.Errorf("%s is not what the code says (make generate writes it): %v", document, err)
+	}
+}
+
+// schema is the JSON schema of a routes file. It knows less than [Parse], which also sees what does not go together.
+func schema() ([]byte, error) {
 	s := schemaOf(reflect.TypeFor[Table](), "")
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	s["title"] = "stack-proxy routes"
