@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"context"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -9,42 +8,13 @@ import (
 	"github.com/tinkerbell/stack/internal/backoff"
 )
 
-// Health decides which endpoints are offered.
-type Health struct {
-	// Failures in a row eject an endpoint; default 3, below 0 never.
-	Failures int
-	// Eject is how long, the first time; doubled with each time in a row up to EjectMax. Defaults 5 s and 60 s.
-	Eject, EjectMax time.Duration
-	// MaxEjected is the share of a pool's endpoints, in percent, that may be ejected at a time; default 50.
-	MaxEjected int
-	// Check asks an endpoint actively; nil does not.
-	Check Check
-	// Interval lies between two checks, Timeout bounds one. Defaults 5 s and 2 s.
-	Interval, Timeout time.Duration
-	// Unhealthy failed checks in a row take an endpoint out, Healthy ones bring it back. Defaults 2 and 1.
-	Unhealthy, Healthy int
-}
-
-// Check asks an endpoint whether it serves.
-type Check func(ctx context.Context, addr netip.AddrPort) error
-
-func (h *Health) setDefaults() {
-	setDefault(&h.Failures, 3)
-	setDefault(&h.Eject, 5*time.Second)
-	setDefault(&h.EjectMax, time.Minute)
-	setDefault(&h.MaxEjected, 50)
-	setDefault(&h.Interval, 5*time.Second)
-	setDefault(&h.Timeout, 2*time.Second)
-	setDefault(&h.Unhealthy, 2)
-	setDefault(&h.Healthy, 1)
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
+// Failures in a row eject an endpoint: for ejectFirst the first time, doubled with each time in a row up to ejectMost; and
+// no more than that share of a pool's endpoints at a time.
+const (
+	failures              = 3
+	ejectFirst, ejectMost = 5 * time.Second, time.Minute
+	mostEjected           = 50 // percent
+)
 
 // Endpoint is one address that serves a route. It stays the same value for as long as its source tells it.
 type Endpoint struct {
@@ -57,14 +27,12 @@ type Endpoint struct {
 	row      atomic.Int32 // failures since the last success
 
 	// Below: guarded by pool.mu.
-	member   Member
-	ejected  bool
-	until    time.Time
-	times    int // ejections in a row
-	back     *time.Timer
-	reason   string
-	sick     bool // by active checks
-	checkRow int  // checks in a row that say otherwise than sick does
+	member  Member
+	ejected bool
+	until   time.Time
+	times   int // ejections in a row
+	back    *time.Timer
+	reason  string
 }
 
 // Release ends a use that [Pool.Acquire] began.
@@ -89,8 +57,7 @@ func (e *Endpoint) Failed(err error) {
 	p := e.pool
 	p.metrics.failures.Inc()
 	p.look()
-	limit := p.config.Health.Failures
-	if int(e.row.Add(1)) < limit || limit < 0 {
+	if e.row.Add(1) < failures {
 		return
 	}
 	p.mu.Lock()
@@ -101,10 +68,10 @@ func (e *Endpoint) Failed(err error) {
 			ejected++
 		}
 	}
-	if e.ejected || p.endpoints[e.Addr] != e || ejected*100 > p.config.Health.MaxEjected*len(p.endpoints) {
+	if e.ejected || p.endpoints[e.Addr] != e || ejected*100 > mostEjected*len(p.endpoints) {
 		return
 	}
-	wait := backoff.Doubled(p.config.Health.Eject, p.config.Health.EjectMax, e.times)
+	wait := backoff.Doubled(ejectFirst, ejectMost, e.times)
 	e.times++
 	e.ejected, e.until, e.reason = true, time.Now().Add(wait), err.Error()
 	e.row.Store(0)
@@ -130,9 +97,6 @@ func (e *Endpoint) forgive() {
 	e.ejected = false
 }
 
-// healthy is whether the endpoint is offered. The caller holds pool.mu.
-func (e *Endpoint) healthy() bool { return !e.ejected && !e.sick }
-
 // status describes the endpoint. The caller holds pool.mu.
 func (e *Endpoint) status() Status {
 	s := Status{
@@ -143,77 +107,8 @@ func (e *Endpoint) status() Status {
 		Used:     e.used.Load(),
 		Failures: e.failures.Load(),
 	}
-	switch {
-	case e.sick:
-		s.Health, s.Reason = "unhealthy", e.reason
-	case e.ejected:
+	if e.ejected {
 		s.Health, s.Reason, s.Until = "ejected", e.reason, &e.until
 	}
 	return s
-}
-
-// startChecking begins the active checks of an endpoint. The caller holds pool.mu.
-func (p *Pool) startChecking(e *Endpoint) {
-	if p.config.Health.Check == nil || p.life == nil || p.checking[e] != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(p.life)
-	p.checking[e] = cancel
-	p.checks.Go(func() { p.check(ctx, e) })
-}
-
-// stopChecking ends them. The caller holds pool.mu.
-func (p *Pool) stopChecking(e *Endpoint) {
-	if cancel := p.checking[e]; cancel != nil {
-		cancel()
-		delete(p.checking, e)
-	}
-}
-
-// check asks one endpoint until ctx is done.
-func (p *Pool) check(ctx context.Context, e *Endpoint) {
-	h := p.config.Health
-	ticker := time.NewTicker(h.Interval)
-	defer ticker.Stop()
-	for {
-		once, cancel := context.WithTimeout(ctx, h.Timeout)
-		err := h.Check(once, e.Addr)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		p.checked(e, err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// checked takes the result of an active check.
-func (p *Pool) checked(e *Endpoint, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.metrics.checks.Count(err)
-	if (err != nil) == e.sick {
-		e.checkRow = 0
-		return
-	}
-	e.checkRow++
-	limit := p.config.Health.Healthy
-	if err != nil {
-		limit = p.config.Health.Unhealthy
-	}
-	if e.checkRow < limit {
-		return
-	}
-	e.checkRow, e.sick = 0, err != nil
-	if err != nil {
-		e.reason = err.Error()
-		p.log.Warn("endpoint unhealthy", "endpoint", e.Addr, "error", err)
-	} else {
-		p.log.Info("endpoint healthy", "endpoint", e.Addr)
-	}
-	p.rebuild()
 }

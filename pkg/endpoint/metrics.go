@@ -13,7 +13,6 @@ type Metrics struct {
 	lookups   *prometheus.CounterVec
 	failures  *prometheus.CounterVec
 	ejections *prometheus.CounterVec
-	checks    *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -22,11 +21,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{
 		set: s,
 		known: s.Gauge("endpoints",
-			"Endpoints of the route's backend, by state: healthy or unhealthy (ejected or failing its checks).", "state"),
+			"Endpoints of the route's backend, by state: healthy, or unhealthy (ejected).", "state"),
 		lookups:   s.Counter("lookups_total", "Answers about where the backend is, by result: ok or error.", "result"),
 		failures:  s.Counter("failures_total", "Connections that an endpoint refused or broke before it answered."),
 		ejections: s.Counter("ejections_total", "Endpoints taken out after failures in a row."),
-		checks:    s.Counter("checks_total", "Active health checks, by result: ok or error.", "result"),
 	}
 }
 
@@ -44,14 +42,13 @@ func (m *Metrics) route(name string) *routeMetrics {
 		failures:  m.failures.WithLabelValues(name),
 		ejections: m.ejections.WithLabelValues(name),
 		lookups:   metric.Results(m.lookups, name),
-		checks:    metric.Results(m.checks, name),
 	}
 }
 
 type routeMetrics struct {
 	healthy, unhealthy  prometheus.Gauge
 	failures, ejections prometheus.Counter
-	lookups, checks     metric.ByResult
+	lookups             metric.ByResult
 }
 
 func (m *routeMetrics) endpoints(healthy, unhealthy int) {

@@ -28,8 +28,6 @@ type Config struct {
 	// ByClient has a client meet the same endpoint while that is offered, in every replica (Maglev); else they are
 	// chosen in turn.
 	ByClient bool
-	// Health decides which endpoints are offered.
-	Health Health
 	// Before is the pool that this one replaces, or nil. The endpoints that its sources have found stay until the sources
 	// answer again: a reload must not lose them while the name server is away.
 	Before *Pool
@@ -49,14 +47,11 @@ type Pool struct {
 	refresh []chan struct{}
 	next    atomic.Uint64 // of round robin
 	view    atomic.Pointer[view]
-	life    context.Context // of the active checks; set by Run
 
 	mu        sync.Mutex
 	answers   []answered                   // one for each source
 	endpoints map[netip.AddrPort]*Endpoint // those of the current answers
-	checking  map[*Endpoint]context.CancelFunc
-	checks    sync.WaitGroup
-	desperate bool // offering endpoints although none is healthy
+	desperate bool                         // offering endpoints although none is healthy
 }
 
 type answered struct {
@@ -67,7 +62,6 @@ type answered struct {
 
 // NewPool makes a pool. It knows the endpoints of fixed sources at once, the others once [Pool.Run] has asked.
 func NewPool(c Config) *Pool {
-	c.Health.setDefaults()
 	p := &Pool{
 		config:    c,
 		log:       c.Logger,
@@ -75,7 +69,6 @@ func NewPool(c Config) *Pool {
 		answers:   make([]answered, len(c.Sources)),
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
-		checking:  map[*Endpoint]context.CancelFunc{},
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -113,12 +106,8 @@ func (p *Pool) inherit(before *Pool) {
 	p.rebuild()
 }
 
-// Run follows the sources and checks the endpoints until ctx is done.
+// Run follows the sources until ctx is done.
 func (p *Pool) Run(ctx context.Context) error {
-	p.mu.Lock()
-	p.life = ctx
-	p.rebuild()
-	p.mu.Unlock()
 	var watching sync.WaitGroup
 	for i, source := range p.config.Sources {
 		if _, ok := source.(fixed); ok {
@@ -135,7 +124,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	watching.Wait()
 	<-ctx.Done()
-	p.checks.Wait()
 	return nil
 }
 
@@ -294,12 +282,10 @@ func (p *Pool) rebuild() {
 		if current[addr] == nil {
 			p.log.Info("endpoint removed", "endpoint", addr)
 			delete(p.endpoints, addr)
-			p.stopChecking(e)
 			e.forgive()
 			continue
 		}
 		all = append(all, e)
-		p.startChecking(e)
 	}
 	slices.SortFunc(all, func(a, b *Endpoint) int { return a.Addr.Compare(b.Addr) })
 	next := &view{all: all, usable: offered(all)}
@@ -317,7 +303,7 @@ func (p *Pool) rebuild() {
 func offered(all []*Endpoint) []*Endpoint {
 	ranks := make([][]*Endpoint, 3)
 	for _, e := range all {
-		if !e.healthy() {
+		if e.ejected {
 			continue
 		}
 		rank := 1
@@ -341,7 +327,7 @@ func offered(all []*Endpoint) []*Endpoint {
 func (p *Pool) say(all []*Endpoint) {
 	healthy := 0
 	for _, e := range all {
-		if e.healthy() {
+		if !e.ejected {
 			healthy++
 		}
 	}

@@ -7,13 +7,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 )
 
@@ -25,18 +22,18 @@ func at(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 80)
 }
 
-func fixedPool(n int, byClient bool, h Health) *Pool {
+func fixedPool(n int, byClient bool) *Pool {
 	var addrs []netip.AddrPort
 	for i := range n {
 		addrs = append(addrs, at(i))
 	}
-	return NewPool(Config{Route: "r", Sources: []Source{Fixed(addrs...)}, ByClient: byClient, Health: h})
+	return NewPool(Config{Route: "r", Sources: []Source{Fixed(addrs...)}, ByClient: byClient})
 }
 
 func client(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}) }
 
 func TestRoundRobinIsFair(t *testing.T) {
-	p := fixedPool(3, false, Health{})
+	p := fixedPool(3, false)
 	counts := map[netip.AddrPort]int{}
 	for i := range 300 {
 		addr, err := p.Pick(client(i))
@@ -55,7 +52,7 @@ func TestRoundRobinIsFair(t *testing.T) {
 // Maglev: a client stays where it is, shares are even, and one endpoint less moves few of the others' clients.
 func TestMaglev(t *testing.T) {
 	const clients = 5000
-	before, after := fixedPool(10, true, Health{}), fixedPool(9, true, Health{})
+	before, after := fixedPool(10, true), fixedPool(9, true)
 	counts := map[netip.AddrPort]int{}
 	moved := 0
 	for i := range clients {
@@ -81,7 +78,7 @@ func TestMaglev(t *testing.T) {
 
 func TestEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := fixedPool(3, false, Health{})
+		p := fixedPool(3, false)
 		bad := p.view.Load().all[0]
 		offered := func() bool {
 			for range 6 {
@@ -135,7 +132,7 @@ func TestEjection(t *testing.T) {
 }
 
 func TestTriedEndpointsAreLeftOut(t *testing.T) {
-	p := fixedPool(3, false, Health{})
+	p := fixedPool(3, false)
 	var tried []*Endpoint
 	for range 3 {
 		e, err := p.Acquire(client(0), tried...)
@@ -152,70 +149,6 @@ func TestTriedEndpointsAreLeftOut(t *testing.T) {
 	if _, err := p.Acquire(client(0), tried...); !errors.Is(err, ErrNone) {
 		t.Errorf("got %v, want %v", err, ErrNone)
 	}
-}
-
-// Active checks take endpoints out and bring them back; when all are out, all are tried.
-func TestActiveChecks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		sick := map[netip.AddrPort]bool{}
-		set := func(n int, value bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			sick[at(n)] = value
-		}
-		metrics := NewMetrics(prometheus.NewRegistry())
-		p := NewPool(Config{
-			Route: "r", Sources: []Source{Fixed(at(0), at(1))}, Metrics: metrics,
-			Health: Health{Check: func(_ context.Context, addr netip.AddrPort) error {
-				mu.Lock()
-				defer mu.Unlock()
-				if sick[addr] {
-					return errTest
-				}
-				return nil
-			}},
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx) }()
-		picked := func() string {
-			time.Sleep(15 * time.Second)
-			synctest.Wait()
-			var got []string
-			for i := range 2 {
-				for range 4 {
-					if addr, _ := p.Pick(client(0)); addr == at(i) {
-						got = append(got, fmt.Sprint(i))
-						break
-					}
-				}
-			}
-			return strings.Join(got, "")
-		}
-		if got := picked(); got != "01" {
-			t.Errorf("all well: picked %s", got)
-		}
-		set(0, true)
-		if got := picked(); got != "1" {
-			t.Errorf("0 is sick: picked %s", got)
-		}
-		if n := testutil.ToFloat64(metrics.known.WithLabelValues("r", "unhealthy")); n != 1 {
-			t.Errorf("the gauge says %v unhealthy", n)
-		}
-		set(1, true)
-		if got := picked(); got != "01" {
-			t.Errorf("both are sick: picked %s, want both all the same", got)
-		}
-		set(0, false)
-		if got := picked(); got != "0" {
-			t.Errorf("0 is well again: picked %s", got)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func TestFallbackAndPreferred(t *testing.T) {
@@ -320,7 +253,7 @@ func TestSuccessor(t *testing.T) {
 func BenchmarkAcquire(b *testing.B) {
 	for _, byClient := range []bool{false, true} {
 		b.Run(fmt.Sprintf("by client %v", byClient), func(b *testing.B) {
-			p := fixedPool(5, byClient, Health{})
+			p := fixedPool(5, byClient)
 			c := client(7)
 			b.ReportAllocs()
 			for b.Loop() {

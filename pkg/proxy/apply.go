@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -45,7 +44,7 @@ func (p *Proxy) apply(t route.Table) error {
 	c := change{table: t, gates: gates, pools: map[string]*pool{}}
 	p.warmGates(gates)
 	for _, r := range t.Routes {
-		c.pools[r.Name] = p.poolFor(t, r, gates[r.Name])
+		c.pools[r.Name] = p.poolFor(t, r)
 	}
 	p.await(c.pools)
 	if err := p.prepare(&c, t); err != nil {
@@ -73,24 +72,20 @@ func (p *Proxy) warn(t route.Table) {
 }
 
 // poolFor returns a route's pool: the open one if its settings have not changed.
-func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
+func (p *Proxy) poolFor(t route.Table, r route.Route) *pool {
 	if r.Protocol == route.Files {
 		return nil
 	}
-	var trust *certs.Trust
-	if g != nil {
-		trust = g.Trust()
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.pools[r.Name]; old != nil && old.trust == trust && samePool(old.route, r) && !p.entangled(old, t) {
+	if old := p.pools[r.Name]; old != nil && samePool(old.route, r) && !p.entangled(old, t) {
 		return old
 	}
-	config := p.poolConfig(t, r, trust)
+	config := p.poolConfig(t, r)
 	if old := p.pools[r.Name]; old != nil {
 		config.Before = old.Pool
 	}
-	next := &pool{route: r, trust: trust, Pool: endpoint.NewPool(config)}
+	next := &pool{route: r, Pool: endpoint.NewPool(config)}
 	if p.life != nil {
 		p.startPool(next)
 	}
@@ -98,8 +93,7 @@ func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 }
 
 func samePool(a, b route.Route) bool {
-	return a.Protocol.Network() == b.Protocol.Network() && a.Health == b.Health &&
-		reflect.DeepEqual(a.Backends, b.Backends)
+	return a.Protocol.Network() == b.Protocol.Network() && reflect.DeepEqual(a.Backends, b.Backends)
 }
 
 // entangled reports whether the next table listens at the address of one of a pool's endpoints, or the pool has no

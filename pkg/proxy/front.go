@@ -6,7 +6,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/bootfile"
-	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
@@ -163,7 +162,7 @@ func (f filesHandler) Cached(path string) web.CachedFile {
 }
 
 // poolConfig has the settings of a route's pool.
-func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) endpoint.Config {
+func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
 	sources := make([]endpoint.Source, len(r.Backends))
 	for i, b := range r.Backends {
 		sources[i] = p.source(b)
@@ -172,30 +171,9 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) end
 		Route:    r.Name,
 		Sources:  sources,
 		ByClient: r.Protocol.Network() == "udp", // its datagrams are to meet one endpoint
-		Health: endpoint.Health{
-			Check:    check(r.Health.Active, trust),
-			Interval: r.Health.Active.Interval.D(),
-		},
-		Self:    p.self(t, r.Protocol.Network()),
-		Logger:  p.log.With("route", r.Name),
-		Metrics: p.metrics.pools,
-	}
-}
-
-func check(a route.Active, trust *certs.Trust) endpoint.Check {
-	var secure endpoint.Secure
-	if trust != nil {
-		secure = trust
-	}
-	switch a.Type {
-	case "tcp":
-		return endpoint.CheckTCP(secure)
-	case "http":
-		return endpoint.CheckHTTP(a.Path, secure)
-	case "grpc":
-		return endpoint.CheckGRPC(secure)
-	default:
-		return nil
+		Self:     p.self(t, r.Protocol.Network()),
+		Logger:   p.log.With("route", r.Name),
+		Metrics:  p.metrics.pools,
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -94,11 +93,8 @@ func TestNameServerGone(t *testing.T) {
 	backend := route.Backend{Host: "backend.test.", Port: a.Port}
 	web, stream := free(t), free(t)
 	build := func(i int) route.Table {
-		w, s := row("web", route.HTTP, web, backend), row("stream", route.TCP, stream, backend)
-		// Another health check is another pool.
-		w.Health.Active = route.Active{Type: "tcp", Interval: setting.Duration(time.Duration(1+i%2) * time.Minute)}
-		s.Health = w.Health
-		return table(w, s)
+		backends := slices.Repeat([]route.Backend{backend}, 1+i%2) // other backends are another pool
+		return table(row("web", route.HTTP, web, backends...), row("stream", route.TCP, stream, backends...))
 	}
 	r := start(t, Options{Table: build(0), Resolver: resolver})
 	waitReady(t, r)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -77,7 +76,6 @@ type Proxy struct {
 type pool struct {
 	*endpoint.Pool
 	route route.Route
-	trust *certs.Trust // of its checks; nil without TLS
 	stop  context.CancelFunc
 }
 

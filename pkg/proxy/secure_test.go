@@ -5,16 +5,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,60 +211,4 @@ routes:
 			}
 		})
 	}
-}
-
-// TestChecksOfTLSBackends has the active check of a route speak TLS as its requests do, with the trust that a reload
-// brings.
-func TestChecksOfTLSBackends(t *testing.T) {
-	var asked atomic.Int64
-	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.UserAgent() == "stack-proxy health check" && r.URL.Path == "/healthz" && r.Host == "example.com" {
-			asked.Add(1)
-		}
-	}))
-	backend.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	backend.StartTLS()
-	t.Cleanup(backend.Close)
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: backend.Certificate().Raw})
-	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	text := strings.NewReplacer("LISTEN", free(t).String(), "BACKEND", backend.Listener.Addr().String(), "DIR", dir).Replace(`
-routes:
-- name: hegel
-  protocol: http
-  listen: LISTEN
-  backends: BACKEND
-  backendTLS: {ca: DIR/ca.crt, name: NAME}
-  health: {active: {type: http, path: /healthz, interval: 20ms}}
-`)
-	table := func(name string) route.Table {
-		t.Helper()
-		made, err := route.Parse([]byte(strings.Replace(text, "NAME", name, 1)), route.Defaults{Drain: setting.Duration(time.Second)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made
-	}
-	p := start(t, Options{Table: table("example.net")})
-	checked := func(want string) {
-		t.Helper()
-		testwait.Success(t, "the endpoint is "+want, func() error {
-			endpoints := p.Status()[0].Endpoints
-			if len(endpoints) != 1 || endpoints[0].Health != want {
-				return fmt.Errorf("endpoints %+v", endpoints)
-			}
-			return nil
-		})
-	}
-	checked("unhealthy")
-	if asked.Load() != 0 {
-		t.Error("a check reached an endpoint with another's certificate")
-	}
-	if err := p.Apply(t.Context(), table("example.com")); err != nil {
-		t.Fatal(err)
-	}
-	testwait.Until(t, "a check reaches the endpoint", func() bool { return asked.Load() > 0 })
-	checked("healthy")
 }

@@ -140,7 +140,6 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("limits.connectionsPerClient", r.Limits.ConnectionsPerClient != 0, stream...)
 	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
-	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
 	r.checkEdge(at)
 	r.checkNumbers(at)
 }
@@ -168,16 +167,6 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	}
 	if loaders := r.TFTP.Loaders; loaders != "" && !loadersAt.MatchString(loaders) {
 		at("tftp.loaders", "%q is no port and path, such as :7171/ipxe/", loaders)
-	}
-	active := r.Health.Active
-	if active.Interval < 0 {
-		at("health.active.interval", "%s is below 0", active.Interval)
-	}
-	if active.Type == "" && active != (Active{}) {
-		at("health.active.type", "required: one of tcp, http, grpc")
-	}
-	if active.Path != "" && !strings.HasPrefix(active.Path, "/") {
-		at("health.active.path", "%q does not begin with /", active.Path)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestEdgeMistakes(t *testing.T) {
 		}},
 		"TLS to backends": {text: `
 - {name: a, protocol: http, listen: 80, backends: "x:1", backendTLS: {ca: a}}
-- {name: b, protocol: http, listen: 81, backends: "x:1", backendTLS: {name: b}, health: {active: {type: http}}}
+- {name: b, protocol: http, listen: 81, backends: "x:1", backendTLS: {name: b}}
 - {name: c, protocol: tcp, listen: 82, backends: "x:1", backendTLS: {name: c}}
 - {name: d, protocol: tftp, listen: 82, backends: "x:1", backendTLS: {name: c}, tls: {certificates: {certificate: /a, key: b}}}
 - {name: e, protocol: http, listen: 83, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}, alpn: h2}}

@@ -6,11 +6,7 @@ var removed = map[string]string{
 	"routes[].balance":                    "leave it out: endpoints are chosen in turn, for datagrams by client",
 	"routes[].files.pace":                 "leave it out: limits.rate gives each client the same share",
 	"routes[].files.precompressed":        "leave it out, and have clients ask for the compressed file by its name",
-	"routes[].health.active.healthy":      "leave it out: one success brings an endpoint back",
-	"routes[].health.active.service":      "leave it out: the server as a whole is asked for",
-	"routes[].health.active.timeout":      "leave it out: a check has 2 s",
-	"routes[].health.active.unhealthy":    "leave it out: two failures in a row take an endpoint out",
-	"routes[].health.passive":             ejected,
+	"routes[].health":                     ejected,
 	"routes[].jwt.leeway":                 "leave it out: clocks may differ by 30 s",
 	"routes[].jwt.realm":                  "leave it out: the realm is stack",
 	"routes[].jwt.refreshEvery":           "leave it out: keys are fetched every 5 minutes, and for an unknown one",
@@ -36,7 +32,7 @@ var removed = map[string]string{
 
 const (
 	ownConnections = "leave it out: clients do not share connections to endpoints, or one may get another's answer"
-	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks it"
+	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; no other checks are made"
 	noQueue        = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
 	kernel         = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
 )

@@ -65,12 +65,11 @@ type Route struct {
 	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
 	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
 	Paths           *paths.Config   `json:"paths,omitempty" desc:"http, grpc, files: which paths exist, as the backend sees them"`
-	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"tcp, http, grpc: TLS to the endpoints, also of active checks"`
+	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"tcp, http, grpc: TLS to the endpoints"`
 	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
 	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
 	ProxyProtocol   ProxyProtocol   `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
-	Health          Health          `json:"health,omitzero" desc:"which endpoints are offered"`
 	AccessLog       string          `json:"accessLog,omitempty" enum:"off,errors,all" desc:"http, grpc, files: which requests are logged; default errors"`
 	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
@@ -96,18 +95,6 @@ type Limits struct {
 type ProxyProtocol struct {
 	Accept []netip.Prefix `json:"accept,omitempty" desc:"peers whose connections begin with a PROXY header, version 1 or 2; no one else's is read"`
 	Send   string         `json:"send,omitempty" enum:"v1,v2" desc:"tcp: tell the endpoint the client so"`
-}
-
-// Health of a route's endpoints.
-type Health struct {
-	Active Active `json:"active,omitzero" desc:"checks of its own; none without a type"`
-}
-
-// Active health checks.
-type Active struct {
-	Type     string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1; by TLS where the route has backendTLS"`
-	Path     string           `json:"path,omitempty" form:"^(/.*)?$" desc:"http: what to get, any 2xx or 3xx is well; default /"`
-	Interval setting.Duration `json:"interval,omitempty" min:"0" desc:"between two checks; default 5s"`
 }
 
 // FilesOptions of a files route.

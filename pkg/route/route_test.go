@@ -62,8 +62,6 @@ routes:
   timeouts: {idle: 1h30m}
   limits: {connections: 1000, rate: 2.5G}
   proxyProtocol: {accept: [192.0.2.0/24], send: v2}
-  health:
-    active: {type: tcp, interval: 1s}
 - name: boot
   protocol: http
   listen: 7171
@@ -89,7 +87,6 @@ routes:
 			},
 			Limits:        Limits{Connections: 1000, Rate: 2.5e9},
 			ProxyProtocol: ProxyProtocol{Accept: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Send: "v2"},
-			Health:        Health{Active: Active{Type: "tcp", Interval: setting.Duration(time.Second)}},
 		},
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
@@ -119,7 +116,7 @@ func TestMistakes(t *testing.T) {
 		"fraction":        {route("  limits: {connections: 1.5}\n"), `line 6: routes[0].limits.connections: "1.5" is not a whole number`},
 		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
 		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
-		"check, no type":  {route("  health: {active: {interval: 1s}}\n"), "line 6: routes[0].health.active.type: required"},
+		"removed":         {route("  health: {active: {type: tcp}}\n"), "line 6: routes[0].health: is no field any more: leave it out: three failures"},
 		"bad name":        {"routes: [{name: A_b, protocol: tcp, listen: 1, backends: a:1}]", `"A_b" is no name`},
 		"bad host":        {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'a b:1'}]", `"a b" is not a DNS name`},
 		"bad service":     {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'service:x'}]", "is no Kubernetes Service"},

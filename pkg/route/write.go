@@ -50,7 +50,6 @@ func (r Route) notes() string {
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
 	add(len(r.ProxyProtocol.Accept) > 0, "PROXY from %v", r.ProxyProtocol.Accept)
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)
-	add(r.Health.Active.Type != "", "%s checks", r.Health.Active.Type)
 	add(r.Limits.Rate > 0, "%s bit/s", r.Limits.Rate)
 	add(r.Limits.Connections > 0, "at most %d connections", r.Limits.Connections)
 	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
