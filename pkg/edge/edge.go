@@ -36,32 +36,31 @@ type Config struct {
 
 // Validate names every fault, with the field it is in.
 func (c *Config) Validate() error {
-	var all faults
+	all := faults{}
 	all.add("", c.Hosts.Validate())
-	if c.TLS != nil {
-		all.add("tls.", c.TLS.Validate())
-	}
-	if c.JWT != nil {
-		all.add("jwt.", c.JWT.Validate())
-	}
-	if c.Limit != nil {
-		all.add("limit.", c.Limit.Validate())
-	}
-	if c.Rewrite != nil {
-		all.add("rewrite.", c.Rewrite.Validate())
-	}
-	if c.Paths != nil {
-		all.add("paths.", c.Paths.Validate())
-	}
-	if c.Backend != nil {
-		all.add("backendTLS.", c.Backend.Validate())
-	}
+	all.add("tls.", validate(c.TLS))
+	all.add("jwt.", validate(c.JWT))
+	all.add("limit.", validate(c.Limit))
+	all.add("rewrite.", validate(c.Rewrite))
+	all.add("paths.", validate(c.Paths))
+	all.add("backendTLS.", validate(c.Backend))
 	return errors.Join(all...)
+}
+
+// validate is Validate of a part, if there is one.
+func validate[C any, P interface {
+	*C
+	Validate() error
+}](part P) error {
+	if part == nil {
+		return nil
+	}
+	return part.Validate()
 }
 
 // CheckFiles reads the files that the settings name, once, and names every fault with the field it is in.
 func (c *Config) CheckFiles() error {
-	var all faults
+	all := faults{}
 	if c.TLS != nil {
 		all.add("tls.", c.TLS.CheckFiles(c.Hosts))
 	}
@@ -130,6 +129,13 @@ type Gate struct {
 	paths   *paths.Guard
 	tls     *tls.Config
 	trust   *certs.Trust
+	tasks   []task // those of the above that read files, or fetch keys
+}
+
+// task keeps a part fresh.
+type task interface {
+	Run(ctx context.Context) error
+	Ready() error
 }
 
 // New makes a gate.
@@ -150,19 +156,21 @@ func New(c Config, o Options) (*Gate, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.tls = g.certs.TLS()
+		g.tls, g.tasks = g.certs.TLS(), append(g.tasks, g.certs)
 	}
 	if c.JWT != nil {
 		g.jwt, err = jwt.New(*c.JWT, jwt.Options{Route: o.Route, Logger: o.Logger, Metrics: m.jwt})
 		if err != nil {
 			return nil, err
 		}
+		g.tasks = append(g.tasks, g.jwt)
 	}
 	if c.Backend != nil {
 		g.trust, err = certs.NewTrust(*c.Backend, certs.Options{Route: o.Route, Logger: o.Logger, Metrics: m.certs})
 		if err != nil {
 			return nil, err
 		}
+		g.tasks = append(g.tasks, g.trust)
 	}
 	if c.Limit != nil {
 		g.limiter = limit.New(*c.Limit, o.Route, m.limit)
@@ -224,7 +232,7 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 // PassesTarget returns a function that reports whether a GET of a target certainly passes, without Wrap. It is nil
 // where the gate checks more than the path.
 func (g *Gate) PassesTarget() func(target []byte) bool {
-	if g.paths == nil || g.certs != nil || g.jwt != nil || g.limiter != nil || g.rewrite != nil || g.trust != nil {
+	if g.paths == nil || len(g.tasks) > 0 || g.limiter != nil || g.rewrite != nil {
 		return nil
 	}
 	return g.paths.Passes
@@ -233,31 +241,19 @@ func (g *Gate) PassesTarget() func(target []byte) bool {
 // Run keeps certificates and keys fresh until ctx is done.
 func (g *Gate) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	if g.certs != nil {
-		running.Go(func() { _ = g.certs.Run(ctx) }) // Ready returns its errors
+	for _, each := range g.tasks {
+		running.Go(func() { _ = each.Run(ctx) }) // Ready returns its errors
 	}
-	if g.trust != nil {
-		running.Go(func() { _ = g.trust.Run(ctx) })
-	}
-	if g.jwt != nil {
-		running.Go(func() { _ = g.jwt.Run(ctx) })
-	}
-	<-ctx.Done()
 	running.Wait()
+	<-ctx.Done()
 	return nil
 }
 
 // Ready is nil if the gate can let requests pass.
 func (g *Gate) Ready() error {
-	var faults []error
-	if g.certs != nil {
-		faults = append(faults, g.certs.Ready())
-	}
-	if g.trust != nil {
-		faults = append(faults, g.trust.Ready())
-	}
-	if g.jwt != nil {
-		faults = append(faults, g.jwt.Ready())
+	faults := make([]error, len(g.tasks))
+	for i, each := range g.tasks {
+		faults[i] = each.Ready()
 	}
 	return errors.Join(faults...)
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -27,13 +26,9 @@ type Options struct {
 
 // Store is a listener's TLS. It is a task: Run loads the files again when they change.
 type Store struct {
+	*files[listener]
 	config    Config
-	route     string
 	protocols []string
-	log       *slog.Logger
-	metrics   *routeMetrics
-	files     *files
-	current   atomic.Pointer[listener]
 }
 
 // listener is the TLS that is made of the files. It is never changed.
@@ -50,40 +45,18 @@ func New(c Config, o Options) (*Store, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("failed to set up TLS: %w", err)
 	}
-	s := &Store{config: c, route: o.Route, protocols: o.Protocols, metrics: o.Metrics.route(o.Route), log: o.Logger}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	s.log = s.log.With("route", o.Route)
-	s.files = &files{build: s.build, log: s.log, metrics: s.metrics}
+	s := &Store{config: c, protocols: o.Protocols}
+	var paths []string
 	for _, pair := range c.Certificates {
-		s.files.Paths = append(s.files.Paths, pair.Certificate, pair.Key)
+		paths = append(paths, pair.Certificate, pair.Key)
 	}
-	if c.ClientCA != "" {
-		s.files.Paths = append(s.files.Paths, c.ClientCA)
-	}
-	_ = s.files.load() // Ready returns the error
+	s.files = newFiles(o, s.build, append(paths, c.ClientCA)...)
+	s.load()
 	return s, nil
 }
 
 // TakeOver takes over the certificates of a store with the same settings, if this one could not load the files.
-func (s *Store) TakeOver(old *Store) {
-	if l := old.current.Load(); l != nil && s.current.CompareAndSwap(nil, l) {
-		s.files.keep()
-	}
-}
-
-// Run reads the files again when they change, until ctx is done.
-func (s *Store) Run(ctx context.Context) error {
-	s.files.run(ctx)
-	return nil
-}
-
-// Ready is nil if there is a certificate, even if a later change of the files could not be loaded.
-func (s *Store) Ready() error { return s.files.ready() }
-
-// String names the task.
-func (s *Store) String() string { return "certificates of route " + s.route }
+func (s *Store) TakeOver(old *Store) { s.takeOver(old.files) }
 
 // TLS is for listeners. A change does not touch open connections; sessions from before it are not resumed.
 func (s *Store) TLS() *tls.Config {
@@ -100,12 +73,12 @@ func (s *Store) TLS() *tls.Config {
 }
 
 // build makes a listener of the files' texts.
-func (s *Store) build(texts [][]byte) error {
+func (s *Store) build(texts [][]byte) (*listener, error) {
 	l := &listener{byName: map[string][]*tls.Certificate{}}
 	for i, pair := range s.config.Certificates {
 		cert, err := tls.X509KeyPair(texts[2*i], texts[2*i+1])
 		if err != nil {
-			return fmt.Errorf("failed to load %s with %s: %w", pair.Certificate, pair.Key, err)
+			return nil, fmt.Errorf("failed to load %s with %s: %w", pair.Certificate, pair.Key, err)
 		}
 		l.add(&cert)
 		if left := time.Until(cert.Leaf.NotAfter); left <= 0 {
@@ -122,7 +95,7 @@ func (s *Store) build(texts [][]byte) error {
 	if s.config.ClientCA != "" {
 		pool, err := poolOf(s.config.ClientCA, texts[len(texts)-1])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		l.config.ClientCAs = pool
 		l.config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -133,8 +106,7 @@ func (s *Store) build(texts [][]byte) error {
 	// Sessions belong to this configuration alone. By default all routes of a listener would share the keys of session
 	// tickets: another route, or the same one after a change, would resume a session without a check of the client.
 	l.config.WrapSession, l.config.UnwrapSession = l.config.EncryptTicket, l.config.DecryptTicket
-	s.current.Store(l)
-	return nil
+	return l, nil
 }
 
 // add files a certificate under each of its names.
@@ -209,10 +181,8 @@ func suits(hello *tls.ClientHelloInfo, cert *tls.Certificate) bool {
 
 // Trust is the TLS towards a backend. It is a task, like [Store].
 type Trust struct {
-	config  Backend
-	route   string
-	files   *files
-	current atomic.Pointer[tls.Config]
+	*files[tls.Config]
+	config Backend
 }
 
 // NewTrust makes the TLS towards a backend.
@@ -220,62 +190,35 @@ func NewTrust(b Backend, o Options) (*Trust, error) {
 	if err := b.Validate(); err != nil {
 		return nil, fmt.Errorf("failed to set up TLS to backend: %w", err)
 	}
-	log := o.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	t := &Trust{config: b, route: o.Route}
-	t.files = &files{build: t.build, log: log.With("route", o.Route), metrics: o.Metrics.route(o.Route)}
-	if b.CA != "" {
-		t.files.Paths = append(t.files.Paths, b.CA)
-	}
-	if b.Certificate != "" {
-		t.files.Paths = append(t.files.Paths, b.Certificate, b.Key)
-	}
-	_ = t.files.load() // Ready returns the error
+	t := &Trust{config: b}
+	t.files = newFiles(o, t.build, b.CA, b.Certificate, b.Key)
+	t.load()
 	return t, nil
 }
 
-func (t *Trust) build(texts [][]byte) error {
+func (t *Trust) build(texts [][]byte) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.config.Name}
 	if t.config.CA != "" {
 		pool, err := poolOf(t.config.CA, texts[0])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		config.RootCAs, texts = pool, texts[1:]
 	}
 	if t.config.Certificate != "" {
 		cert, err := tls.X509KeyPair(texts[0], texts[1])
 		if err != nil {
-			return fmt.Errorf("failed to load %s with %s: %w", t.config.Certificate, t.config.Key, err)
+			return nil, fmt.Errorf("failed to load %s with %s: %w", t.config.Certificate, t.config.Key, err)
 		}
 		config.Certificates = []tls.Certificate{cert}
 	} else if _, err := x509.SystemCertPool(); t.config.CA == "" && err != nil {
-		return fmt.Errorf("failed to load the system's certificates: %w", err)
+		return nil, fmt.Errorf("failed to load the system's certificates: %w", err)
 	}
-	t.current.Store(config)
-	return nil
+	return config, nil
 }
 
 // TakeOver takes over the certificates of a trust with the same settings, if this one could not load the files.
-func (t *Trust) TakeOver(old *Trust) {
-	if config := old.current.Load(); config != nil && t.current.CompareAndSwap(nil, config) {
-		t.files.keep()
-	}
-}
-
-// Run reads the files again when they change, until ctx is done.
-func (t *Trust) Run(ctx context.Context) error {
-	t.files.run(ctx)
-	return nil
-}
-
-// Ready is nil if the certificates to trust are loaded.
-func (t *Trust) Ready() error { return t.files.ready() }
-
-// String names the task.
-func (t *Trust) String() string { return "trust of route " + t.route }
+func (t *Trust) TakeOver(old *Trust) { t.takeOver(old.files) }
 
 // Name is the name that the endpoint's certificate must be for.
 func (t *Trust) Name() string { return t.config.Name }

@@ -38,7 +38,7 @@ func (c *Config) CheckFiles(hosts []string) error {
 		}
 	}
 	if c.ClientCA != "" {
-		if err := checkPool(c.ClientCA); err != nil {
+		if _, err := ReadPool(c.ClientCA); err != nil {
 			faults = append(faults, fmt.Errorf("clientCA: %w", err))
 		}
 	}
@@ -49,7 +49,7 @@ func (c *Config) CheckFiles(hosts []string) error {
 func (b *Backend) CheckFiles() error {
 	var faults []error
 	if b.CA != "" {
-		if err := checkPool(b.CA); err != nil {
+		if _, err := ReadPool(b.CA); err != nil {
 			faults = append(faults, fmt.Errorf("ca: %w", err))
 		}
 	}
@@ -81,11 +81,11 @@ func readPair(certificate, key string) (*x509.Certificate, error) {
 	return pair.Leaf, nil
 }
 
-func checkPool(name string) error {
+// ReadPool reads a file of certificates to trust, in PEM.
+func ReadPool(name string) (*x509.CertPool, error) {
 	text, err := watch.Read(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = poolOf(name, text)
-	return err
+	return poolOf(name, text)
 }

@@ -7,66 +7,78 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
-// files builds TLS of files, again whenever they change. If that fails, the TLS that was built last stays in force.
-type files struct {
-	watch.Files
-	build   func(texts [][]byte) error
+// files keeps TLS that is built of files, anew whenever they change. If that fails, the TLS that was built last stays
+// in force.
+type files[TLS any] struct {
+	watched watch.Files
+	build   func(texts [][]byte) (*TLS, error)
 	log     *slog.Logger
 	metrics *routeMetrics
+	current atomic.Pointer[TLS]
 
 	mu    sync.Mutex
-	built bool
 	fault error
 }
 
-// load reads the files and builds of them.
-func (f *files) load() error {
-	texts, _, err := f.Read()
-	if err == nil {
-		err = f.build(texts)
+func newFiles[TLS any](o Options, build func(texts [][]byte) (*TLS, error), paths ...string) *files[TLS] {
+	f := &files[TLS]{build: build, log: o.Logger, metrics: o.Metrics.route(o.Route)}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
 	}
-	return f.conclude(err)
+	f.log = f.log.With("route", o.Route)
+	for _, path := range paths {
+		if path != "" {
+			f.watched.Paths = append(f.watched.Paths, path)
+		}
+	}
+	return f
 }
 
-// keep notes that the TLS of a former store is in force, though the files are wrong.
-func (f *files) keep() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.built = true
-}
-
-// conclude notes, counts and logs an outcome, each fault once.
-func (f *files) conclude(err error) error {
+// load reads the files and builds of them. It logs and counts a fault once.
+func (f *files[TLS]) load() {
+	texts, _, err := f.watched.Read()
+	var built *TLS
+	if err == nil {
+		built, err = f.build(texts)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case err == nil:
-		f.built = true
-		f.log.Info("certificates loaded", "files", f.Paths)
+		f.current.Store(built)
+		f.log.Info("certificates loaded", "files", f.watched.Paths)
 		f.metrics.loads.Count(nil)
 	case f.fault == nil || f.fault.Error() != err.Error():
-		f.log.Error("failed to load certificates", "error", err, "old_in_force", f.built)
+		f.log.Error("failed to load certificates", "error", err, "old_in_force", f.current.Load() != nil)
 		f.metrics.loads.Count(err)
 	}
 	f.fault = err
-	return err
 }
 
-// run loads the files when they change, until ctx is done.
-func (f *files) run(ctx context.Context) {
-	f.Run(ctx, func() { _ = f.load() }) // the outcome is logged and counted
+// takeOver takes over what others with the same settings have in force, if these could not be loaded.
+func (f *files[TLS]) takeOver(old *files[TLS]) {
+	if now := old.current.Load(); now != nil {
+		f.current.CompareAndSwap(nil, now)
+	}
 }
 
-// ready is nil if TLS is in force.
-func (f *files) ready() error {
+// Run loads the files again when they change, until ctx is done.
+func (f *files[TLS]) Run(ctx context.Context) error {
+	f.watched.Run(ctx, f.load)
+	return nil
+}
+
+// Ready is nil if there are certificates, even if a later change of the files could not be loaded.
+func (f *files[TLS]) Ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.built:
+	case f.current.Load() != nil:
 		return nil
 	case f.fault != nil:
 		return f.fault

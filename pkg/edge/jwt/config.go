@@ -8,6 +8,7 @@ package jwt
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/watch"
+	"github.com/tinkerbell/stack/pkg/edge/certs"
 )
 
 // Config says which tokens are good.
@@ -93,7 +95,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	faults = append(faults, c.forwardFaults()...)
-	for _, claim := range sortedKeys(c.Claims) {
+	for _, claim := range slices.Sorted(maps.Keys(c.Claims)) {
 		if claim == "" {
 			fault("claims: one has no name")
 		}
@@ -105,7 +107,7 @@ func (c *Config) Validate() error {
 func (c *Config) forwardFaults() []error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	for _, header := range sortedKeys(c.Forward) {
+	for _, header := range slices.Sorted(maps.Keys(c.Forward)) {
 		switch canonical := http.CanonicalHeaderKey(header); {
 		case !headerName.MatchString(header):
 			fault("forward: %q is no name of a header", header)
@@ -122,7 +124,7 @@ func (c *Config) forwardFaults() []error {
 func (c *Config) CheckFiles() error {
 	var faults []error
 	if c.CA != "" {
-		if _, err := readPool(c.CA); err != nil {
+		if _, err := certs.ReadPool(c.CA); err != nil {
 			faults = append(faults, fmt.Errorf("ca: %w", err))
 		}
 	}
@@ -151,13 +153,4 @@ func (c Config) withDefaults() Config {
 		c.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
 	}
 	return c
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,9 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/internal/redirect"
 	"github.com/tinkerbell/stack/internal/watch"
+	"github.com/tinkerbell/stack/pkg/edge/certs"
 )
 
 // source keeps an issuer's keys. It keeps the last good ones while their server is down.
@@ -34,9 +36,8 @@ type source struct {
 	kick chan struct{}
 
 	mu       sync.Mutex
-	budget   int       // refreshes that tokens with unknown keys may still cause
-	refilled time.Time // when the budget was last added to
-	started  uint64    // refreshes
+	budget   *rate.Limiter // of refreshes that tokens with unknown keys cause
+	started  uint64        // refreshes
 	finished uint64
 	next     chan struct{} // closed when a refresh has ended
 	fault    error
@@ -44,11 +45,8 @@ type source struct {
 	file watch.Files // the JWKS, where it is a file; only run reads it
 }
 
-// How often unknown keys may cause a refresh: some in a row, since a rotation brings several; then one each
-// budgetEvery, however many tokens with unknown keys come.
 const (
 	budgetMost   = 5
-	budgetEvery  = 10 * time.Second
 	waitMost     = 5 * time.Second
 	fetchTimeout = 10 * time.Second
 	maxJWKS      = 1 << 20
@@ -56,6 +54,10 @@ const (
 	retryFirst   = time.Second
 	retryMost    = time.Minute
 )
+
+// newBudget is how often unknown keys may cause a refresh: some in a row, since a rotation brings several; then one
+// each 10 s, however many tokens with unknown keys come.
+func newBudget() *rate.Limiter { return rate.NewLimiter(rate.Every(10*time.Second), budgetMost) }
 
 func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics) *source {
 	var transport *http.Transport
@@ -66,7 +68,7 @@ func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics)
 	return &source{
 		config: c, client: client, transport: transport, log: log, metrics: m,
 		kick: make(chan struct{}, 1), next: make(chan struct{}),
-		budget: budgetMost, refilled: time.Now(),
+		budget: newBudget(),
 	}
 }
 
@@ -112,7 +114,7 @@ func (s *source) conclude(changed bool, err error) {
 		s.log.Error("failed to refresh keys", "issuer", s.config.Issuer, "error", err, "keys", s.count())
 	}
 	if changed {
-		s.budget = budgetMost // the keys were new; a client cannot cause that
+		s.budget = newBudget() // the keys were new; a client cannot cause that
 		s.log.Info("keys refreshed", "issuer", s.config.Issuer, "keys", s.count())
 	}
 	s.fault = err
@@ -133,23 +135,12 @@ func (s *source) count() int {
 // unknown keys have caused too many refreshes of late.
 func (s *source) await(ctx context.Context) bool {
 	s.mu.Lock()
-	for s.budget < budgetMost && time.Since(s.refilled) >= budgetEvery {
-		s.budget++
-		s.refilled = s.refilled.Add(budgetEvery)
-	}
-	if s.budget == budgetMost {
-		s.refilled = time.Now()
-	}
-	switch {
-	case s.budget > 0:
-		select {
-		case s.kick <- struct{}{}:
-			s.budget--
-		default: // a refresh has been asked for already: it costs nothing more
+	if len(s.kick) == 0 { // else a refresh has been asked for already: it costs nothing more
+		if !s.budget.Allow() {
+			s.mu.Unlock()
+			return false
 		}
-	case len(s.kick) == 0:
-		s.mu.Unlock()
-		return false
+		s.kick <- struct{}{}
 	}
 	want := s.started + 1 // one that is under way may have asked before the key was there
 	timer := time.NewTimer(waitMost)
@@ -236,25 +227,13 @@ func (s *source) readFile(name string) ([]byte, error) {
 	return texts[0], nil
 }
 
-func readPool(name string) (*x509.CertPool, error) {
-	text, err := watch.Read(name)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("failed to parse %s: it has no certificate", name)
-	}
-	return pool, nil
-}
-
 // trust reads the CA's file for the next connections. There is one refresh at a time, and no connection is kept from
 // one refresh to the next.
 func (s *source) trust() error {
 	if s.config.CA == "" || s.transport == nil {
 		return nil
 	}
-	pool, err := readPool(s.config.CA)
+	pool, err := certs.ReadPool(s.config.CA)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func New(c Config, o Options) (*Verifier, error) {
 		options = append(options, jwt.WithAudience(c.Audience...))
 	}
 	v.parser = jwt.NewParser(options...)
-	v.wanted, v.tell = sortedKeys(c.Claims), sortedKeys(c.Forward)
+	v.wanted, v.tell = slices.Sorted(maps.Keys(c.Claims)), slices.Sorted(maps.Keys(c.Forward))
 	for _, header := range v.tell {
 		v.strip = append(v.strip, http.CanonicalHeaderKey(header))
 	}

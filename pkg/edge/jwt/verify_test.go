@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tinkerbell/stack/internal/testwait"
@@ -299,13 +300,13 @@ func TestRotation(t *testing.T) {
 	last := newKey(t, "last", "ES256")
 	i.set(last)
 	v.source.mu.Lock()
-	v.source.budget = budgetMost
+	v.source.budget = newBudget()
 	v.source.mu.Unlock()
 	if got := ask(h, bearing(sign(t, last, goodClaims(i), nil))).Code; got != http.StatusOK {
 		t.Errorf("got %d", got)
 	}
 	v.source.mu.Lock()
-	v.source.budget = 0
+	v.source.budget = rate.NewLimiter(0, 0)
 	v.source.mu.Unlock()
 	if got := ask(h, bearing(gone)).Code; got != http.StatusUnauthorized {
 		t.Errorf("a token of a revoked key: got %d", got)
@@ -499,7 +500,7 @@ func FuzzToken(f *testing.F) {
 	v := start(f, configOf(i), Options{})
 	testwait.Until(f, "fetching keys", func() bool { return v.Ready() == nil })
 	v.source.mu.Lock()
-	v.source.budget, v.source.refilled = 0, time.Now().Add(time.Hour)
+	v.source.budget = rate.NewLimiter(0, 0)
 	v.source.mu.Unlock()
 	token := sign(f, k, goodClaims(i), nil)
 	f.Add("Bearer " + token)

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
@@ -99,8 +98,7 @@ type Limiter struct {
 	metrics *routeMetrics
 	start   time.Time
 
-	total     bucket
-	perClient *table
+	total, perClient *table
 
 	concurrent counter
 }
@@ -109,11 +107,8 @@ type Limiter struct {
 func New(c Config, route string, m *Metrics) *Limiter {
 	c = c.withDefaults()
 	l := &Limiter{config: c, metrics: m.route(route), start: time.Now()}
-	l.total.rate = intervalOf(c.Total)
-	if c.PerClient.PerSecond > 0 {
-		l.perClient = newTable(intervalOf(c.PerClient), mostClients)
-	}
-	l.concurrent.most, l.concurrent.perClient = c.Concurrent, c.ConcurrentPerClient
+	l.total, l.perClient = newTable(c.Total, 1), newTable(c.PerClient, mostClients)
+	l.concurrent = counter{most: c.Concurrent, perClient: c.ConcurrentPerClient, clients: map[netip.Addr]int{}}
 	return l
 }
 
@@ -139,18 +134,16 @@ func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr)
 }
 
 // take takes one request off the rates, or returns the rate that has none left, and until when.
-func (l *Limiter) take(who netip.Addr) (refusal, time.Duration) {
+func (l *Limiter) take(client netip.Addr) (refusal, time.Duration) {
 	now := time.Since(l.start)
-	if l.perClient != nil {
-		wait, overflow := l.perClient.take(who, now)
-		if overflow {
-			l.metrics.overflow.Inc()
-		}
-		if wait > 0 {
-			return refusedClientRate, wait
-		}
+	wait, overflow := l.perClient.take(client, now)
+	if overflow {
+		l.metrics.overflow.Inc()
 	}
-	if wait := l.total.take(now); wait > 0 {
+	if wait > 0 {
+		return refusedClientRate, wait
+	}
+	if wait, _ = l.total.take(netip.Addr{}, now); wait > 0 {
 		return refusedRate, wait
 	}
 	return 0, 0
@@ -161,14 +154,6 @@ func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wa
 	seconds := max(1, int(math.Ceil(wait.Seconds())))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	reply.Refuse(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
-}
-
-// Clients is the number of clients in the table of rates.
-func (l *Limiter) Clients() int {
-	if l.perClient == nil {
-		return 0
-	}
-	return l.perClient.len()
 }
 
 // Key is the address that a client is counted by: an IPv4 address, or an IPv6 /64.
@@ -193,41 +178,31 @@ func peer(text string) netip.Addr {
 // counter counts the requests under way. It has only clients with such requests.
 type counter struct {
 	most, perClient int
-	all             atomic.Int64
 	mu              sync.Mutex
+	all             int
 	clients         map[netip.Addr]int
 }
 
 // enter counts one request more, or returns the reason for a refusal.
-func (c *counter) enter(who netip.Addr) refusal {
-	if n := c.all.Add(1); c.most > 0 && n > int64(c.most) {
-		c.all.Add(-1)
-		return refusedConcurrent
-	}
-	if c.perClient == 0 {
-		return 0
-	}
+func (c *counter) enter(client netip.Addr) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.clients[who] >= c.perClient {
-		c.all.Add(-1)
+	switch {
+	case c.most > 0 && c.all >= c.most:
+		return refusedConcurrent
+	case c.perClient > 0 && c.clients[client] >= c.perClient:
 		return refusedClientConcurrent
 	}
-	if c.clients == nil {
-		c.clients = map[netip.Addr]int{}
-	}
-	c.clients[who]++
+	c.all++
+	c.clients[client]++
 	return 0
 }
 
-func (c *counter) leave(who netip.Addr) {
-	c.all.Add(-1)
-	if c.perClient == 0 {
-		return
-	}
+func (c *counter) leave(client netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.clients[who]--; c.clients[who] <= 0 {
-		delete(c.clients, who)
+	c.all--
+	if c.clients[client]--; c.clients[client] == 0 {
+		delete(c.clients, client)
 	}
 }
