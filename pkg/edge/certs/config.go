@@ -13,20 +13,15 @@ import (
 
 // Config is the TLS of a listener.
 type Config struct {
-	// Certificates are chosen by the name that the client asks for, and by the algorithms that it can verify. The first
-	// is also for clients that ask for no name, or for one without a certificate.
 	Certificates []Pair `json:"certificates" desc:"by SNI and by what the client can verify; the first is for all others"`
 	// MinVersion is "1.2" (the default: firmware has no other) or "1.3".
 	MinVersion string `json:"minVersion,omitempty" form:"^(|1\\.[23])$" desc:"1.2 (default) or 1.3"`
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
-	FirmwareCiphers bool `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
-	// ALPN are the protocols to offer on tcp routes; the other routes offer their own.
-	ALPN []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
-	// ClientCA is a file with the certificate authorities of clients' certificates.
-	ClientCA string `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
-	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
-	ClientOptional bool `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
+	FirmwareCiphers bool     `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
+	ALPN            []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
+	ClientCA        string   `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
+	ClientOptional  bool     `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
 }
 
 // Pair is a certificate with its chain, and its key, in PEM.
@@ -37,11 +32,9 @@ type Pair struct {
 
 // Backend is the TLS towards an endpoint.
 type Backend struct {
-	// CA is a file of certificates to trust. Default: the system's.
 	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust; default the system's"`
 	// Name must be in the endpoint's certificate, and is sent as SNI. Endpoints are known by address only.
-	Name string `json:"name" form:"." desc:"must be in the endpoint's certificate"`
-	// Certificate and Key are the proxy's own, if the endpoint asks for one.
+	Name        string `json:"name" form:"." desc:"must be in the endpoint's certificate"`
 	Certificate string `json:"certificate,omitempty" form:"^(/.*)?$" desc:"our own, in PEM"`
 	Key         string `json:"key,omitempty" form:"^(/.*)?$" desc:"its key"`
 }

@@ -23,22 +23,15 @@ import (
 
 // Config says which tokens are good.
 type Config struct {
-	// Issuer must be the token's iss.
 	Issuer string `json:"issuer" form:"." desc:"must be the iss"`
-	// Audience must have one of the token's aud; "*" takes any, also tokens that were issued for other services.
-	Audience []string `json:"audience" form:"." desc:"must have one of the aud; * takes any"`
-	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
-	// .well-known/openid-configuration says.
-	JWKS string `json:"jwks,omitempty" desc:"URL or file of the keys; default by the issuer's discovery"`
-	// CA is a file of certificates to trust for https. Default: the system's.
-	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust when keys are fetched; default the system's"`
-	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
+	// An Audience of "*" also takes tokens that were issued for other services.
+	Audience   []string `json:"audience" form:"." desc:"must have one of the aud; * takes any"`
+	JWKS       string   `json:"jwks,omitempty" desc:"URL or file of the keys; default by the issuer's discovery"`
+	CA         string   `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust when keys are fetched; default the system's"`
 	Algorithms []string `json:"algorithms,omitempty" form:"^(RS|PS|ES)(256|384|512)$|^EdDSA$" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
-	// Claims must be there, and where values are given, have one of them. Dots lead into objects:
-	// "realm_access.roles"; an array, and the words of "scope", have each of their elements.
-	Claims map[string][]string `json:"claims,omitempty" desc:"claims that must be there, with one of the values if any; dots lead into objects"`
-	// Forward tells the backend claims, by header. Headers of these names that come from outside are removed.
-	Forward map[string]string `json:"forward,omitempty" desc:"header: claim, for the backend; removed when sent from outside"`
+	// Claims by dots: "realm_access.roles"; an array, and the words of "scope", have each of their elements.
+	Claims  map[string][]string `json:"claims,omitempty" desc:"claims that must be there, with one of the values if any; dots lead into objects"`
+	Forward map[string]string   `json:"forward,omitempty" desc:"header: claim, for the backend; removed when sent from outside"`
 }
 
 const (

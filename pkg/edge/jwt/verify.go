@@ -28,7 +28,6 @@ type Options struct {
 // Verifier checks the tokens of one route. It is a task: Run keeps the keys fresh.
 type Verifier struct {
 	config  Config
-	route   string
 	source  *source
 	parser  *jwt.Parser
 	metrics *routeMetrics
@@ -56,7 +55,7 @@ func New(c Config, o Options) (*Verifier, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	v := &Verifier{config: c, route: o.Route, metrics: o.Metrics.route(o.Route)}
+	v := &Verifier{config: c, metrics: o.Metrics.route(o.Route)}
 	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{
 		jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithExpirationRequired(),
@@ -99,9 +98,6 @@ func (v *Verifier) Ready() error {
 	}
 	return errors.New("keys are not fetched yet")
 }
-
-// String names the task.
-func (v *Verifier) String() string { return "tokens of route " + v.route }
 
 // Wrap passes the requests with a good token on to next. The ResponseWriter is passed on as it is.
 func (v *Verifier) Wrap(next http.Handler) http.Handler {

@@ -22,20 +22,17 @@ import (
 type Config struct {
 	// Preset fills what is not set: "files" is what the file path of a Tinkerbell ingress has, 500 requests
 	// a second and 70 at a time for each client.
-	Preset string `json:"preset,omitempty" form:"^(|files)$" desc:"files: 500/s with bursts of 2500, and 70 at a time, for each client"`
-	// Total is the rate of all clients, PerClient that of one.
-	Total     Rate `json:"total,omitzero" desc:"rate of all clients"`
-	PerClient Rate `json:"perClient,omitzero" desc:"rate of one client (IPv6: a /64)"`
-	// Concurrent bounds the requests under way; a gRPC stream is one for as long as it is open.
-	Concurrent          int `json:"concurrent,omitempty" min:"0" desc:"requests under way"`
-	ConcurrentPerClient int `json:"concurrentPerClient,omitempty" min:"0" desc:"the same, by client"`
+	Preset              string `json:"preset,omitempty" form:"^(|files)$" desc:"files: 500/s with bursts of 2500, and 70 at a time, for each client"`
+	Total               Rate   `json:"total,omitzero" desc:"rate of all clients"`
+	PerClient           Rate   `json:"perClient,omitzero" desc:"rate of one client (IPv6: a /64)"`
+	Concurrent          int    `json:"concurrent,omitempty" min:"0" desc:"requests under way; a gRPC stream is one for as long as it is open"`
+	ConcurrentPerClient int    `json:"concurrentPerClient,omitempty" min:"0" desc:"the same, by client"`
 }
 
 // Rate is so many a second, and so many at once after a pause.
 type Rate struct {
 	PerSecond float64 `json:"perSecond" desc:"requests a second"`
-	// Burst is how many may come at once. Default: those of a second, at least 1.
-	Burst int `json:"burst,omitempty" min:"0" max:"1000000" desc:"how many at once; default those of a second"`
+	Burst     int     `json:"burst,omitempty" min:"0" max:"1000000" desc:"how many at once; default those of a second"`
 }
 
 // mostClients bounds the table of rates; beyond it newcomers share one rate.
@@ -67,15 +64,11 @@ func (c *Config) Validate() error {
 			fault("%s.burst: there is no perSecond", each.name)
 		}
 	}
-	for _, each := range []struct {
-		name  string
-		value int
-	}{
-		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient},
-	} {
-		if each.value < 0 {
-			fault("%s: %d is below 0", each.name, each.value)
-		}
+	if c.Concurrent < 0 {
+		fault("concurrent: %d is below 0", c.Concurrent)
+	}
+	if c.ConcurrentPerClient < 0 {
+		fault("concurrentPerClient: %d is below 0", c.ConcurrentPerClient)
 	}
 	return errors.Join(faults...)
 }

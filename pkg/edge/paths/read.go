@@ -1,6 +1,7 @@
 package paths
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -91,28 +92,11 @@ func unescape(s string) (out string, slashes bool) {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		if c == '%' && i+2 < len(s) {
-			high, low := digit(s[i+1]), digit(s[i+2])
-			if high < 16 && low < 16 {
-				c = high<<4 | low
-				i += 2
-				slashes = slashes || c == '/'
+			if decoded, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				c, slashes, i = byte(decoded), slashes || decoded == '/', i+2
 			}
 		}
 		b = append(b, c)
 	}
 	return string(b), slashes
-}
-
-// digit is the value of a hexadecimal digit; 16 is none.
-func digit(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	case 'A' <= c && c <= 'F':
-		return c - 'A' + 10
-	default:
-		return 16
-	}
 }

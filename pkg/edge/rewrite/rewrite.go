@@ -23,12 +23,9 @@ type Config struct {
 	// StripPrefix is taken off; it ends where a part of the path ends: "/tink-stack" is in "/tink-stack/x" and
 	// "/tink-stack", not in "/tink-stacks".
 	StripPrefix string `json:"stripPrefix,omitempty" desc:"taken off the path, where a part of it ends"`
-	// Regex must match the path from its beginning; Replacement is then the path, with $1 or ${1} for what was
-	// matched in parentheses.
 	Regex       string `json:"regex,omitempty" desc:"RE2, matched from the beginning of the path"`
 	Replacement string `json:"replacement,omitempty" desc:"the path instead, with $1 or ${1}"`
-	// PassOthers lets paths through that do not match. Default: they are answered with 404.
-	PassOthers bool `json:"passOthers,omitempty" desc:"lets paths that do not match through; default 404"`
+	PassOthers  bool   `json:"passOthers,omitempty" desc:"lets paths that do not match through; default 404"`
 }
 
 var reference = regexp.MustCompile(`\$(?:\$|(\w+)|\{(\w+)\})`)
