@@ -290,8 +290,7 @@ func (c *check) replace(ctx context.Context, plans []*plan) error {
 		return err
 	}
 	published = true
-	c.current = next
-	c.volume.collect()
+	c.current = next // the next check removes what was served before: some may be reading it still
 	c.log.Info("files switched", "files", len(next.Files), "sets", len(next.Sets))
 	return nil
 }

@@ -149,24 +149,7 @@ func (f *Fetcher) Once(ctx context.Context) error {
 	stop := f.logProgress()
 	defer stop()
 	faults, err := f.check(ctx)
-	full := stateOf(err) == StateFull
-	for _, fault := range faults {
-		full = full || stateOf(fault) == StateFull
-	}
-	if full && ctx.Err() == nil && f.makeRoom(ctx) {
-		faults, err = f.check(ctx)
-	}
 	return f.conclude(ctx, faults, err)
-}
-
-// makeRoom gives up the previous generation.
-func (f *Fetcher) makeRoom(ctx context.Context) bool {
-	v, err := openVolume(ctx, f.config.Volume, f.log)
-	if err != nil {
-		return false
-	}
-	defer v.close()
-	return v.dropPrevious()
 }
 
 // conclude turns a check's outcome into states, metrics and one error.

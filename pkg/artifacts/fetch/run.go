@@ -50,6 +50,16 @@ func (f *Fetcher) Run(ctx context.Context) error {
 	return nil
 }
 
+// untilCheck is how long it is from now to the next regular check. Checks are at multiples of CheckEvery of the wall
+// clock: so several replicas of one installation look at a release at the same time, whenever each of them began, and
+// serve another one for no longer than their downloads take.
+func (c *Config) untilCheck(now time.Time) time.Duration {
+	if c.CheckEvery <= 0 {
+		return 0
+	}
+	return now.Truncate(c.CheckEvery.D()).Add(c.CheckEvery.D()).Sub(now)
+}
+
 // onceUnlessUpdated is Once, cut short by other settings.
 func (f *Fetcher) onceUnlessUpdated(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -21,7 +21,6 @@ import (
 // Names on the volume.
 const (
 	nameCurrent     = "current"
-	namePrevious    = "previous"
 	nameGenerations = "generations"
 	namePartial     = "partial"
 	nameLock        = "lock"
@@ -205,41 +204,33 @@ func (v *volume) publish(staged *os.Root, m *artifacts.Manifest) error {
 	if err := syncDir(v.path(nameGenerations)); err != nil {
 		return err
 	}
-	if old, err := os.Readlink(v.path(nameCurrent)); err == nil {
-		if err := v.point(namePrevious, old); err != nil {
-			return err
-		}
-	}
-	return v.point(nameCurrent, filepath.Join(nameGenerations, id))
+	return v.point(filepath.Join(nameGenerations, id))
 }
 
-// point replaces a link in one step.
-func (v *volume) point(link, target string) error {
-	fresh := v.path(link + ".new")
+// point makes the link to what is served lead to another generation, in one step.
+func (v *volume) point(target string) error {
+	fresh := v.path(nameCurrent + ".new")
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("failed to remove old link: %w", err)
 	}
 	if err := os.Symlink(target, fresh); err != nil {
 		return fmt.Errorf("failed to make link: %w", err)
 	}
-	if err := os.Rename(fresh, v.path(link)); err != nil {
+	if err := os.Rename(fresh, v.path(nameCurrent)); err != nil {
 		return fmt.Errorf("failed to switch link: %w", err)
 	}
 	return syncDir(v.dir)
 }
 
-// collect removes the generations that no link names, and what is left of interrupted runs.
+// collect removes the generations that are not served, and what is left of interrupted runs.
 func (v *volume) collect() {
 	if v.lock == nil {
 		return
 	}
-	keep := map[string]bool{}
-	for _, link := range []string{nameCurrent, namePrevious} {
-		if target, err := os.Readlink(v.path(link)); err == nil {
-			keep[filepath.Base(target)] = true
-		}
+	current, err := os.Readlink(v.path(nameCurrent))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		v.clear(nameGenerations, func(entry fs.DirEntry) bool { return entry.Name() != filepath.Base(current) })
 	}
-	v.clear(nameGenerations, func(entry fs.DirEntry) bool { return !keep[entry.Name()] })
 	// Downloads that were published share their bytes with what is served, and must not be written to.
 	v.clear(namePartial, func(entry fs.DirEntry) bool {
 		info, err := entry.Info()
@@ -259,31 +250,9 @@ func (v *volume) clear(name string, unwanted func(fs.DirEntry) bool) {
 			err = errors.Join(err, os.RemoveAll(v.path(name, entry.Name())))
 		}
 	}
-	v.clearing(err)
-}
-
-func (v *volume) clearing(err error) {
 	if err != nil {
 		v.log.Warn("failed to clear volume", "error", err)
 	}
-}
-
-// dropPrevious gives up rolling back for the sake of space; it says whether there was anything to give up.
-func (v *volume) dropPrevious() bool {
-	old, err := os.Readlink(v.path(namePrevious))
-	if err != nil || v.lock == nil {
-		return false
-	}
-	if now, err := os.Readlink(v.path(nameCurrent)); err == nil && now == old {
-		return false
-	}
-	if err := os.Remove(v.path(namePrevious)); err != nil {
-		v.clearing(err)
-		return false
-	}
-	v.log.Warn("previous files removed", "reason", "the volume is full")
-	v.collect()
-	return true
 }
 
 // clearPartial removes downloads that nobody waits for any more.
