@@ -248,7 +248,7 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// A port that another program has is a fault of its address, which names the program, until the program lets go of it.
+// A port that another program has is a fault of its address until the program lets go of it.
 func TestPortInUse(t *testing.T) {
 	for _, at := range []string{"0.0.0.0:80", vip + ":80", "[::]:80"} {
 		for _, network := range []string{"tcp", "udp"} {
@@ -276,9 +276,7 @@ func TestPortInUse(t *testing.T) {
 				if why == nil || why.Reason != reason.PortInUse {
 					t.Fatalf("got %v", why)
 				}
-				want := fmt.Sprintf("port %s %s:80 of Service n/web is taken by exe (process %d), which listens at %s/%s: stop that",
-					network, vip, os.Getpid(), at, network)
-				if !strings.HasPrefix(why.Text, want) {
+				if want := fmt.Sprintf("port %s %s:80 of Service n/web is taken by", network, vip); !strings.HasPrefix(why.Text, want) {
 					t.Errorf("%q does not begin with %q", why.Text, want)
 				}
 				_ = other.Close()

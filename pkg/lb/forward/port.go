@@ -248,8 +248,8 @@ func (m *Manager) failed(p *port, err error) {
 	why := reason.Errorf(reason.KernelRefused, "%s cannot be listened at (ports below 1024 need the capability "+
 		"NET_BIND_SERVICE): %v", p.name(), err)
 	if taken {
-		why = reason.Errorf(reason.PortInUse, "%s is taken by %s: stop that, or have it listen at addresses of its own, "+
-			"or change the Service's port", p.name(), holderOf(p.key))
+		why = reason.Errorf(reason.PortInUse, "%s is taken by another program of this node (ss -lntup names it): stop "+
+			"that, or have it listen at addresses of its own, or change the Service's port", p.name())
 	}
 	p.fault = why
 	m.log.Error("failed to listen", "route", p.route, "cause", why.Text)
