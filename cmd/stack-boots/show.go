@@ -25,12 +25,8 @@ func show(ctx context.Context, args []string, getenv func(string) string, stdout
 	flags := c.flags("show", "[MAC, address or name]", stderr)
 	output := flags.String("o", "table", "table, json, or events: each change as a line of JSON, from now on")
 	for key, usage := range map[string]string{
-		"state":   "only machines in these states, with commas between: stuck, failed, booting, quiet, installed, booted",
-		"step":    "only machines at this step",
-		"cause":   "only machines with this cause",
-		"mac":     "only machines with this MAC, or a part of it",
-		"address": "only machines with this address, its beginning, or in this prefix",
-		"q":       "only machines with all these words in names, MACs, addresses, files or causes",
+		"state": "only machines in these states, with commas between: stuck, failed, booting, quiet, installed, booted",
+		"q":     "only machines with all these words in names, MACs, addresses, files or causes",
 	} {
 		flags.Func(key, usage, func(value string) error { c.query.Set(key, value); return nil })
 	}

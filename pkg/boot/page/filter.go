@@ -2,7 +2,6 @@ package page
 
 import (
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -17,26 +16,16 @@ var States = []journal.State{
 	journal.Stuck, journal.StateFailed, journal.Booting, journal.Quiet, journal.Installed, journal.Booted,
 }
 
-// steps are all steps, in the order that a boot through iPXE takes them.
-var steps = []journal.Step{
-	journal.DHCP, journal.Loader, journal.IPXEDHCP, journal.Script, journal.Kernel, journal.Initramfs, journal.OSDHCP,
-	journal.Syslog, journal.Metadata, journal.Agent, journal.Files, journal.Other,
-}
-
 // Filter says which machines are asked for. The zero Filter asks for all.
 type Filter struct {
-	State   string // one, or several with commas between
-	Step    journal.Step
-	Cause   string // its name
-	MAC     string // all or a part of it, in any spelling
-	Address string // an address, its beginning, or a prefix
-	Text    string // words that are all in what is known of the machine
-	Offset  int    // how many machines of the list are left out before the first
-	Limit   int    // how many are listed; 0: all of them by the API, and so many as a page shows
+	State  string // one, or several with commas between
+	Text   string // words that are all in what is known of the machine
+	Offset int    // how many machines of the list are left out before the first
+	Limit  int    // how many are listed; 0: all of them by the API, and so many as a page shows
 }
 
 // parameters are what a query may have; boot is of a machine's page, id of the events.
-var parameters = []string{"state", "step", "cause", "mac", "address", "q", "offset", "limit", "boot", "id"}
+var parameters = []string{"state", "q", "offset", "limit", "boot", "id"}
 
 // has reports whether a state is asked for.
 func (f Filter) has(state journal.State) bool {
@@ -57,17 +46,11 @@ func parseFilter(q url.Values) (Filter, error) {
 			return Filter{}, fmt.Errorf("parameter %q: none of %v", boot.CleanCut(name, nameLength), parameters)
 		}
 	}
-	f := Filter{
-		State: text("state"), Step: journal.Step(text("step")), Cause: text("cause"),
-		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: boot.CleanCut(q.Get("q"), textLength),
-	}
+	f := Filter{State: text("state"), Text: boot.CleanCut(q.Get("q"), textLength)}
 	for _, state := range strings.Split(f.State, ",") {
 		if f.State != "" && !slices.Contains(States, journal.State(state)) {
 			return f, fmt.Errorf("state %q: none of %v", state, States)
 		}
-	}
-	if f.Step != "" && !slices.Contains(steps, f.Step) {
-		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
 	}
 	for name, number := range map[string]*int{"offset": &f.Offset, "limit": &f.Limit} {
 		if !q.Has(name) {
@@ -85,9 +68,7 @@ func parseFilter(q url.Values) (Filter, error) {
 // query is the inverse of parseFilter.
 func (f Filter) query() string {
 	q := url.Values{}
-	for name, value := range map[string]string{
-		"state": f.State, "step": string(f.Step), "cause": f.Cause, "mac": f.MAC, "address": f.Address, "q": f.Text,
-	} {
+	for name, value := range map[string]string{"state": f.State, "q": f.Text} {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -120,36 +101,16 @@ func (f Filter) part(found []*entry) []*entry {
 
 // matches tells whether a machine is asked for.
 func (f Filter) matches(e *entry) bool {
-	m := &e.view
-	b := Newest(m)
-	e.search.Do(e.index)
-	switch {
-	case !f.has(b.State),
-		f.Step != "" && b.At != f.Step,
-		f.Cause != "" && (b.Cause == nil || b.Cause.Name != f.Cause),
-		f.MAC != "" && !strings.Contains(e.macs, f.MAC),
-		f.Address != "" && !addressMatches(m.Address, f.Address):
+	if !f.has(Newest(&e.view).State) {
 		return false
 	}
+	e.search.Do(e.index)
 	for word := range strings.FieldsSeq(strings.ToLower(f.Text)) {
 		if !strings.Contains(e.words, word) && !e.macMatches(word) {
 			return false
 		}
 	}
 	return true
-}
-
-func addressMatches(a netip.Addr, want string) bool {
-	if !a.IsValid() {
-		return false
-	}
-	if prefix, err := netip.ParsePrefix(want); err == nil {
-		return prefix.Contains(a)
-	}
-	if exact, err := netip.ParseAddr(want); err == nil {
-		return exact == a
-	}
-	return strings.HasPrefix(a.String(), strings.ToLower(want))
 }
 
 // macMatches finds a MAC that is spelled in another way, or a part of it: 5254.0012, 52-54-00.

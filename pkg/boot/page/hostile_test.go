@@ -228,7 +228,7 @@ func TestHostileQueries(t *testing.T) {
 		for i := range len(query) {
 			fmt.Fprintf(&b, "%%%02x", text[min(i, len(text)-1)])
 		}
-		for _, path := range []string{"/boots?q=", "/boots?cause=", "/boots?mac=", "/boots?address=", "/boots?state=", "/boots?limit=", "/boots/"} {
+		for _, path := range []string{"/boots?q=", "/boots?state=", "/boots?limit=", "/boots/"} {
 			_, header, body := get(t, server.URL+path+b.String())
 			if strings.HasPrefix(header.Get("Content-Type"), "text/html") {
 				checkHTML(t, name+" "+path, strings.ReplaceAll(body, "\r\n", "\n"))

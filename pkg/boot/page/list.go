@@ -29,7 +29,6 @@ type listPage struct {
 	Title, Live string
 	Reload      int
 	Filter      Filter
-	Steps       []journal.Step
 	Heading     heading
 	Rows        []row
 	Parts       parts
@@ -73,7 +72,7 @@ func (s *Server) listOf(snap *snapshot, f Filter) listPage {
 	counts, found := count(snap, f)
 	at := s.options.Now()
 	p := listPage{
-		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: at, Steps: steps,
+		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: at,
 		Filtered: f != Filter{Offset: f.Offset, Limit: f.Limit},
 	}
 	sums := causes(found, f)
@@ -132,14 +131,13 @@ func causes(found []*entry, f Filter) []causeCount {
 		}
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })
 		if i < 0 {
-			g := f
-			g.Cause, g.Offset = b.Cause.Name, 0
-			if f.Cause == b.Cause.Name {
-				g.Cause = ""
+			g, chosen := f, f.Text == b.Cause.Name
+			if g.Text, g.Offset = b.Cause.Name, 0; chosen {
+				g.Text = ""
 			}
 			i = len(sums)
 			sums = append(sums, causeCount{
-				Name: b.Cause.Name, Remedy: b.Cause.Remedy, Link: "boots" + g.query(), Chosen: f.Cause == b.Cause.Name,
+				Name: b.Cause.Name, Remedy: b.Cause.Remedy, Link: "boots" + g.query(), Chosen: chosen,
 			})
 		}
 		sums[i].Count++

@@ -9,8 +9,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// usual is how many steps the strip of a row has: all but other.
-const usual = 11
+// steps are those of a row's strip, in the order that a boot through iPXE takes them.
+var steps = []journal.Step{
+	journal.DHCP, journal.Loader, journal.IPXEDHCP, journal.Script, journal.Kernel, journal.Initramfs, journal.OSDHCP,
+	journal.Syslog, journal.Metadata, journal.Agent, journal.Files,
+}
 
 // row is a machine in a list.
 type row struct {
@@ -41,7 +44,7 @@ const pipWidth = 9
 func strip(b *journal.BootView) (bars template.HTML, label string) {
 	var drawn strings.Builder
 	var said []string
-	for i, step := range steps[:usual] {
+	for i, step := range steps {
 		class := ""
 		for _, s := range b.Steps {
 			if s.Step == step {
