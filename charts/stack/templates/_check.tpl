@@ -155,9 +155,6 @@ of the world. Takes v, path and prefixes.
 {{- include "stack.refuse" (dict "v" $v "text" "backends.tinkerbell.tls.name is set, and Tinkerbell is not asked by TLS: set backends.tinkerbell.tls.caSecret, or leave backends.tinkerbell.tls.name out") -}}
 {{- end -}}
 {{- $drain := add (include "stack.seconds" $v.proxy.drainTimeout | int) (include "stack.seconds" $v.proxy.drainGrace | int) -}}
-{{- if and $v.terminationGracePeriodSeconds (lt (int $v.terminationGracePeriodSeconds) (int $drain)) -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "terminationGracePeriodSeconds is %v and draining takes up to %v s: set terminationGracePeriodSeconds to %v or more, or proxy.drainTimeout and proxy.drainGrace to less" $v.terminationGracePeriodSeconds $drain (add $drain 5))) -}}
-{{- end -}}
 {{- if and $v.publicIP $v.service.ipFamilies (not (has (ternary "IPv6" "IPv4" (contains ":" $v.publicIP)) $v.service.ipFamilies)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "publicIP is %s and service.ipFamilies is %s: add the address's family to service.ipFamilies, or set publicIP to another" $v.publicIP (toJson $v.service.ipFamilies))) -}}
 {{- end -}}
@@ -216,9 +213,6 @@ of the world. Takes v, path and prefixes.
 {{- if eq (include "stack.service" (dict "root" .root "v" $v)) (printf "%s-admin" (include "stack.fullname" .root)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "service.name is %s, as the Service of the admin ports is called: set service.name to another" $v.service.name)) -}}
 {{- end -}}
-{{- if and $v.loadBalancer.enabled (eq $v.service.name (printf "%s-lb-admin" (include "stack.fullname" .root))) -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "service.name is %s, as the Service of stack-lb's admin port is called: set service.name to another" $v.service.name)) -}}
-{{- end -}}
 {{- if and $v.service.loadBalancerClass (ne $v.service.type "LoadBalancer") -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "service.loadBalancerClass is set and service.type is %s: set service.type=LoadBalancer, or leave service.loadBalancerClass out" $v.service.type)) -}}
 {{- end -}}
@@ -244,9 +238,6 @@ of the world. Takes v, path and prefixes.
 {{- if and $v.files.enabled (eq $volume.type "pvc") (gt (int $v.replicas) 1) (not (or (has "ReadWriteMany" $volume.pvc.accessModes) (has "ReadOnlyMany" $volume.pvc.accessModes))) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "replicas is more than 1 and files.volume.pvc.accessModes lets one node mount the claim: set files.volume.pvc.accessModes=[ReadWriteMany], files.volume.type to another, or replicas=1") -}}
 {{- end -}}
-{{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
-{{- include "stack.refuse" (dict "v" $v "text" "monitoring.podMonitor and monitoring.serviceMonitor are both enabled and would scrape everything twice: set the enabled of one of them to false") -}}
-{{- end -}}
 {{- if and (eq (len $v.service.ipFamilies) 2) (eq $v.service.ipFamilyPolicy "SingleStack") -}}
 {{- include "stack.refuse" (dict "v" $v "text" "service.ipFamilies has two families and service.ipFamilyPolicy is SingleStack: set service.ipFamilyPolicy=PreferDualStack, or leave one of service.ipFamilies out") -}}
 {{- end -}}
@@ -271,10 +262,8 @@ of the world. Takes v, path and prefixes.
 {{- end -}}
 {{- if eq (include "stack.loopback" $own) "true" }}{{ $away = append $away (printf "%s.adminAddress" $name) }}{{ end -}}
 {{- end -}}
-{{- range list "podMonitor" "serviceMonitor" -}}
-{{- if and $away (get $v.monitoring .).enabled -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "monitoring.%s.enabled is true, and Prometheus does not reach the node's loopback address: set %s to pod (the node's address) where machines do not reach that, or monitoring.%s.enabled=false" . (join " and " $away) .)) -}}
-{{- end -}}
+{{- if and $away $v.monitoring.podMonitor.enabled -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "monitoring.podMonitor.enabled is true, and Prometheus does not reach the node's loopback address: set %s to pod (the node's address) where machines do not reach that, or monitoring.podMonitor.enabled=false" (join " and " $away))) -}}
 {{- end -}}
 {{- end -}}
 
@@ -324,7 +313,7 @@ of the world. Takes v, path and prefixes.
 {{/* Refuses labels by which the chart's own objects find each other. Takes v. */}}
 {{- define "stack.checkLabels" -}}
 {{- $v := .v -}}
-{{- range $path, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels "service.labels" $v.service.labels -}}
+{{- range $path, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels -}}
 {{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
 {{- if hasKey $labels . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s sets %s, by which the Service finds its pods: leave it out" $path .)) }}{{ end -}}
 {{- end -}}
@@ -338,7 +327,7 @@ of the world. Takes v, path and prefixes.
   "securityContext" "podSecurityContext" "nodeSelector" "nodeSelector" "tolerations" "tolerations" "affinity" "affinity"
   "topologySpreadConstraints" "topologySpreadConstraints" "imagePullSecrets" "imagePullSecrets"
   "priorityClassName" "priorityClassName" "serviceAccountName" "serviceAccount.name" "serviceAccount" "serviceAccount.name"
-  "terminationGracePeriodSeconds" "terminationGracePeriodSeconds" "hostNetwork" "broadcast.provider" "hostPID" "broadcast.provider" -}}
+  "terminationGracePeriodSeconds" "proxy.drainTimeout" "hostNetwork" "broadcast.provider" "hostPID" "broadcast.provider" -}}
 {{- range $key, $_ := $v.podSpec -}}
 {{- with get $values $key }}{{ include "stack.refuse" (dict "v" $v "text" (printf "podSpec.%s is a value of its own: set %s in its place" $key .)) }}{{ end -}}
 {{- end -}}

@@ -3,7 +3,7 @@ The release's full name: the release's own where it has the chart's in it. Servi
 and begins with a letter; and it is short enough for what is put behind it.
 */}}
 {{- define "stack.fullname" -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $name := .Chart.Name -}}
 {{- $full := printf "%s-%s" .Release.Name $name -}}
 {{- if .Values.fullnameOverride -}}
 {{- $full = .Values.fullnameOverride -}}
@@ -18,10 +18,10 @@ and begins with a letter; and it is short enough for what is put behind it.
 
 {{/* The namespace of all objects but the Roles for others' endpoints. */}}
 {{- define "stack.namespace" -}}
-{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- .Release.Namespace -}}
 {{- end -}}
 
-{{/* nameOverride is not in them: they are a Deployment's selector, which cannot be changed. */}}
+{{/* They are a Deployment's selector, which cannot be changed. */}}
 {{- define "stack.releaseLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -198,11 +198,7 @@ of a row of the same name. What is empty or false is the program's default and l
 
 {{/* Seconds until a pod is killed: what draining takes, and some. */}}
 {{- define "stack.grace" -}}
-{{- if .terminationGracePeriodSeconds -}}
-{{- int64 .terminationGracePeriodSeconds -}}
-{{- else -}}
 {{- add (include "stack.seconds" .proxy.drainTimeout | int) (include "stack.seconds" .proxy.drainGrace | int) 10 -}}
-{{- end -}}
 {{- end -}}
 
 {{/* The service account's name. Takes root and v. */}}
@@ -292,8 +288,7 @@ Empty where it announces other Services, too, or its addresses are not known her
 
 {{/* The name of stack-lb's service account. Takes root and v. */}}
 {{- define "stack.lbAccount" -}}
-{{- $account := .v.loadBalancer.serviceAccount -}}
-{{- $account.name | default (ternary (printf "%s-lb" (include "stack.fullname" .root)) "default" $account.create) -}}
+{{- printf "%s-lb" (include "stack.fullname" .root) -}}
 {{- end -}}
 
 {{/* The Service's name. Takes root and v. */}}
@@ -323,24 +318,6 @@ there, and through: its name.
 {{- $names := list -}}
 {{- range .ports }}{{ if .service }}{{ $names = append $names .route }}{{ end }}{{ end -}}
 {{- join ", " ($names | uniq) -}}
-{{- end -}}
-
-{{/* What both kinds of monitor say of an endpoint. Takes the monitor's values. */}}
-{{- define "stack.scrape" -}}
-{{- with .interval -}}
-interval: {{ . | quote }}
-{{- end }}
-{{- with .scrapeTimeout }}
-scrapeTimeout: {{ . | quote }}
-{{- end }}
-{{- with .relabelings }}
-relabelings:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .metricRelabelings }}
-metricRelabelings:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- end -}}
 
 {{/* The annotations by which a Service asks for an address, and those that ask for one of a pool. */}}

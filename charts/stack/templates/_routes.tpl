@@ -22,12 +22,12 @@ files: {protocol: files, port: 8080}
 {{- $b := .v.backends.tinkerbell -}}
 {{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
 {{- $paths := "{allow: [/ipxe, /iso, /tftp, /2009-04-04, /metadata, /tootles]}" }}
-http: {protocol: http, port: 7080, backends: ["{{ $host }}:{{ $b.httpPort }}"], paths: {{ $paths }}}
+http: {protocol: http, port: 7080, backends: ["{{ $host }}:7080"], paths: {{ $paths }}}
 {{- with $b.tls.secret }}
 https:
   protocol: http
   port: 7443
-  backends: ["{{ $host }}:{{ ternary $b.httpsPort $b.httpPort (not (empty $b.tls.caSecret)) }}"]
+  backends: ["{{ $host }}:{{ ternary 7443 7080 (not (empty $b.tls.caSecret)) }}"]
   optional: true
   paths: {{ $paths }}
   tls: {certificates: [{certificate: /secrets/{{ . }}/tls.crt, key: /secrets/{{ . }}/tls.key}]}
@@ -35,14 +35,14 @@ https:
   backendTLS: {ca: /secrets/{{ . }}/ca.crt, name: {{ $b.tls.name | default (trimSuffix "." $host) | quote }}}
   {{- end }}
 {{- end }}
-grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:42113"]}
 tftp:
   protocol: tftp
   port: 69
-  backends: ["{{ $host }}:{{ $b.tftpPort }}"]
-  tftp: {loaders: ":{{ $b.httpPort }}/ipxe/binary/"}
-syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
-ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
+  backends: ["{{ $host }}:69"]
+  tftp: {loaders: ":7080/ipxe/binary/"}
+syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:514"]}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:2222"], optional: true}
 files: {protocol: files, port: 7173}
 {{- end -}}
 
@@ -50,12 +50,12 @@ files: {protocol: files, port: 7173}
 {{- define "stack.preset.tinkerbell-0.22" -}}
 {{- $b := .v.backends.tinkerbell -}}
 {{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
-http: {protocol: http, port: 7171, backends: ["{{ $host }}:{{ $b.smeePort }}"], paths: {deny: [/metrics, /healthcheck]}}
+http: {protocol: http, port: 7171, backends: ["{{ $host }}:7171"], paths: {deny: [/metrics, /healthcheck]}}
 metadata: {protocol: http, port: 7172, backends: ["{{ $host }}:{{ $b.tootlesPort }}"], paths: {deny: [/metrics, /healthz]}}
-grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
-tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
-syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
-ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:42113"]}
+tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:69"]}
+syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:514"]}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:2222"], optional: true}
 files: {protocol: files, port: 7173}
 {{- end -}}
 
@@ -221,7 +221,8 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $backend := get $v.backends (ternary "smee" "tinkerbell" (eq $v.preset "classic")) -}}
 {{- if not $backend.host }}{{ include "stack.refuse" (dict "v" $v "text" (printf "the relay has no server: set backends.%s.host or relay.servers" (ternary "smee" "tinkerbell" (eq $v.preset "classic")))) }}{{ end -}}
 {{- $host := include "stack.host" (dict "host" $backend.host "namespace" $namespace "domain" $v.clusterDomain) -}}
-{{- $servers = list (ternary $host (printf "%s:%v" $host $backend.dhcpPort) (eq (int $backend.dhcpPort) 67)) -}}
+{{- $port := $backend.dhcpPort | default 67 | int -}}
+{{- $servers = list (ternary $host (printf "%s:%v" $host $port) (eq $port 67)) -}}
 {{- end -}}
 {{- $hardware := list -}}
 {{- if and $v.boots.enabled $v.boots.kubernetes }}{{ $hardware = $v.boots.namespaces | default (list $namespace) | uniq | sortAlpha }}{{ end -}}

@@ -54,7 +54,7 @@ func TestAdminPortsAreNotOnTheMachinesNetwork(t *testing.T) {
 	refuses(t, onNode+"relay: {adminAddress: not-an-ip}", "/relay/adminAddress")
 	refuses(t, "publicIP: 192.0.2.10\nproxy: {adminAddress: 10.0.0.5}", "only on the node's network")
 	refuses(t, onNode+"monitoring: {podMonitor: {enabled: true}}", "set proxy.adminAddress and relay.adminAddress to pod")
-	refuses(t, onNode+"monitoring: {serviceMonitor: {enabled: true}}\nproxy: {adminAddress: pod}", "set relay.adminAddress to pod")
+	refuses(t, onNode+"monitoring: {podMonitor: {enabled: true}}\nproxy: {adminAddress: pod}", "set relay.adminAddress to pod")
 	refuses(t, onNode+"replicas: 2\naffinity: {podAntiAffinity: {}}\nproxy: {adminAddress: 10.0.0.5}", "set proxy.adminAddress=pod")
 }
 

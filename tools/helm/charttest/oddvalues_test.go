@@ -79,7 +79,6 @@ func TestNullIsTheDefault(t *testing.T) {
 func TestNoKeyIsTwice(t *testing.T) {
 	out := rendersFrom(t, `
 commonLabels: {app.kubernetes.io/part-of: mine, app.kubernetes.io/managed-by: me, team: metal}
-service: {labels: {app.kubernetes.io/part-of: other, team: boot}}
 podLabels: {team: pod}
 podAnnotations: {kubectl.kubernetes.io/default-container: dhcp-relay}
 commonAnnotations: {a: common}
@@ -89,22 +88,14 @@ commonAnnotations: {a: common}
 			t.Errorf("%v\n%s", err, document)
 		}
 	}
-	var service corev1.Service
-	out.object(t, "Service", "stack", &service)
-	if service.Labels["app.kubernetes.io/part-of"] != "other" || service.Labels["team"] != "boot" {
-		t.Errorf("an object's own labels do not count first: %v", service.Labels)
-	}
 }
 
 // TestLabelsCannotBreakTheSelector: neither a pod's nor all objects'.
 func TestLabelsCannotBreakTheSelector(t *testing.T) {
-	for _, where := range []string{"podLabels", "commonLabels", "service"} {
+	for _, where := range []string{"podLabels", "commonLabels"} {
 		for _, key := range []string{"name", "instance", "component"} {
-			values, path := fmt.Sprintf("%s: {app.kubernetes.io/%s: mine}", where, key), where
-			if where == "service" {
-				values, path = fmt.Sprintf("service: {labels: {app.kubernetes.io/%s: mine}}", key), "service.labels"
-			}
-			refuses(t, values, path+" sets app.kubernetes.io/"+key+", by which the Service finds its pods: leave it out")
+			values := fmt.Sprintf("%s: {app.kubernetes.io/%s: mine}", where, key)
+			refuses(t, values, where+" sets app.kubernetes.io/"+key+", by which the Service finds its pods: leave it out")
 		}
 	}
 }
@@ -250,7 +241,6 @@ func TestTwoNetworksAreTwoInterfaces(t *testing.T) {
 // TestStringsStayStrings where they look like something else.
 func TestStringsStayStrings(t *testing.T) {
 	out, err := inProcess(release{name: "123"}, from(t, `
-namespaceOverride: "0"
 priorityClassName: "1e3"
 serviceAccount: {create: true, name: "123"}
 service: {loadBalancerClass: "true"}
@@ -372,7 +362,7 @@ func TestSetsOfFilesAreRead(t *testing.T) {
 
 // TestTheSelectorIsImmutable: no override changes it.
 func TestTheSelectorIsImmutable(t *testing.T) {
-	for _, values := range []string{"{}", "nameOverride: other", "nameOverride: other\nfullnameOverride: fixed", "commonLabels: {a: b}"} {
+	for _, values := range []string{"{}", "fullnameOverride: fixed", "commonLabels: {a: b}"} {
 		var deployment appsv1.Deployment
 		rendersFrom(t, values).object(t, "Deployment", "-proxy", &deployment)
 		text, err := json.Marshal(deployment.Spec.Selector.MatchLabels)
@@ -385,13 +375,12 @@ func TestTheSelectorIsImmutable(t *testing.T) {
 	}
 }
 
-// TestGlobalsCountForAllImages and namespaceOverride for all objects.
+// TestGlobalsCountForAllImages, and all objects but the Roles for others' endpoints are in the release's namespace.
 func TestGlobalsCountForAllImages(t *testing.T) {
 	out := rendersFrom(t, `
 global: {imageRegistry: registry.example, imagePullSecrets: [one, {name: two}]}
 imagePullSecrets: [{name: two}, {name: three}]
-namespaceOverride: elsewhere
-monitoring: {podMonitor: {enabled: true, namespace: metrics}}
+monitoring: {podMonitor: {enabled: true}}
 routes: {hegel: {backends: ["service:other/hegel:http"]}}
 publicIP: 192.0.2.2
 loadBalancer: {enabled: true}
@@ -404,20 +393,20 @@ loadBalancer: {enabled: true}
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]string{"PodMonitor": "metrics", "Role": "other", "RoleBinding": "other"}[o.Kind]
+		want := map[string]string{"Role": "other", "RoleBinding": "other"}[o.Kind]
 		if want == "" || slices.Contains([]string{"stack-lb", "stack-boots", "stack-hardware"}, o.Metadata.Name) {
-			want = "elsewhere"
+			want = "tinkerbell"
 		}
 		if strings.HasPrefix(o.Kind, "ClusterRole") {
 			want = ""
-			if o.Metadata.Name != "elsewhere-stack-lb" {
+			if o.Metadata.Name != "tinkerbell-stack-lb" {
 				t.Errorf("a release in another namespace could have a %s %s", o.Kind, o.Metadata.Name)
 			}
 		}
 		if o.Metadata.Namespace != want {
 			t.Errorf("%s is in %s, want %s", o.Kind, o.Metadata.Namespace, want)
 		}
-		if want == "other" && o.Metadata.Name != "stack-elsewhere-endpoints" {
+		if want == "other" && o.Metadata.Name != "stack-tinkerbell-endpoints" {
 			t.Errorf("another release could have a %s %s in that namespace", o.Kind, o.Metadata.Name)
 		}
 	}

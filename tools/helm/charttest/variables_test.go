@@ -11,6 +11,11 @@ import (
 // withoutValue are the variables that the chart has no value for, and why.
 var withoutValue = map[string]string{
 	"BROADCAST_INIT_ADDRESS":      "the relay hears by packet sockets",
+	"BROADCAST_INIT_LOG_LEVEL":    "init.extraEnv",
+	"BROADCAST_INIT_WAIT":         "init.extraEnv",
+	"BROADCAST_INIT_HEAR":         "init.extraEnv",
+	"DHCP_RELAY_CLEAR_GIADDR":     "relay.extraEnv",
+	"DHCP_RELAY_SOURCE_ADDRESS":   "relay.extraEnv",
 	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
 	"STACK_PROXY_PRESET":          "the chart writes the routes file",
 	"STACK_PROXY_TINKERBELL":      "likewise: backends",
