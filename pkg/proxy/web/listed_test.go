@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/tinkerbell/stack/internal/rfc9112"
 )
 
 // telling is a gate that tells the endpoint who the client is, as that of tokens does.
@@ -67,7 +65,7 @@ func testConnectionCannotRemoveClaims(t *testing.T, start starter) {
 			t.Error(err)
 		}
 		seen := 0
-		judge(t, received(), func(got rfc9112.Request) {
+		judge(t, received(), func(got strictRequest) {
 			seen++
 			for name, want := range map[string]string{"X-Auth-Subject": "machine", "X-Forwarded-For": "127.0.0.1",
 				"X-Real-IP": "127.0.0.1", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "h"} {
@@ -115,7 +113,7 @@ func TestConnectionOfATrustedProxy(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	judge(t, received(), func(got rfc9112.Request) {
+	judge(t, received(), func(got strictRequest) {
 		if chain := got.Fields.Values("X-Forwarded-For"); len(chain) != 1 || chain[0] != "192.0.2.7, 127.0.0.1" {
 			t.Errorf("X-Forwarded-For is %q", chain)
 		}

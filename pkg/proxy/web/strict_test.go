@@ -20,7 +20,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/tinkerbell/stack/internal/rfc9112"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
@@ -49,8 +48,8 @@ func (e *strictEndpoint) serve(conn net.Conn) {
 			return
 		}
 		for text = append(text, buffer[:n]...); len(text) > 0; {
-			request, rest, err := rfc9112.ReadRequest(text)
-			if errors.Is(err, rfc9112.ErrShort) {
+			request, rest, err := readStrictRequest(text)
+			if errors.Is(err, errShort) {
 				break
 			}
 			e.mu.Lock()
@@ -199,7 +198,7 @@ func TestCorpusFragments(t *testing.T) {
 		t.Error(err)
 	}
 	count := 0
-	judge(t, received(), func(got rfc9112.Request) {
+	judge(t, received(), func(got strictRequest) {
 		if count++; got.Target != "/a?b" || got.Body != "ok" || !slices.Equal(got.Fields.Values("X-A"), []string{"b"}) {
 			t.Errorf("arrived: %+v", got)
 		}
@@ -245,11 +244,11 @@ func strictAnswer(t *testing.T, way, answer string, conn net.Conn) string {
 		text = append(text, b[:n]...)
 		ended := err != nil
 		for {
-			response, rest, err := rfc9112.ReadResponse(text, http.MethodGet, ended)
+			response, rest, err := readStrictResponse(text, http.MethodGet, ended)
 			switch {
-			case errors.Is(err, rfc9112.ErrShort) && ended:
+			case errors.Is(err, errShort) && ended:
 				return "torn"
-			case errors.Is(err, rfc9112.ErrShort):
+			case errors.Is(err, errShort):
 			case err != nil:
 				t.Errorf("%s: %q is passed on against the grammar: %v: %q", way, answer, err, text)
 				return "wrong"

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/tinkerbell/stack/internal/rfc9112"
 )
 
 // oddTargets are no forms of a target that the method has, or not of a scheme that is served here (RFC 9112, section 3.2).
@@ -72,7 +70,7 @@ func testOpaqueTargetsAreRefused(t *testing.T, start starter) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	judge(t, received(), func(got rfc9112.Request) {
+	judge(t, received(), func(got strictRequest) {
 		host := got.Fields.Values("Host")[0]
 		absolute := strings.Contains(got.Target, "other") || host == "other.example"
 		if strings.Contains(host, "victim") || strings.Contains(got.Target, "victim") && got.Target != "//victim/a" ||
@@ -92,12 +90,12 @@ func codeOf(c talk) int {
 }
 
 // judge reads what came on each connection as the letter of RFC 9112 has it; what is cut off at the end is not judged.
-func judge(t *testing.T, texts []string, each func(rfc9112.Request)) {
+func judge(t *testing.T, texts []string, each func(strictRequest)) {
 	t.Helper()
 	for _, text := range texts {
 		for rest := []byte(text); len(rest) > 0; {
-			request, after, err := rfc9112.ReadRequest(rest)
-			if errors.Is(err, rfc9112.ErrShort) {
+			request, after, err := readStrictRequest(rest)
+			if errors.Is(err, errShort) {
 				break
 			}
 			if err != nil {

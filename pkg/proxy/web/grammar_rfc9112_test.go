@@ -1,7 +1,4 @@
-// Package rfc9112 reads HTTP/1.1 messages by the letter of RFC 9112, RFC 9110 and RFC 3986, without any of the leniency
-// that they permit a recipient. Tests hold what the proxy writes to it: what this reader takes, no other reads in
-// another way. It shares no code with the proxy, and is for tests only.
-package rfc9112
+package web
 
 import (
 	"bytes"
@@ -14,17 +11,21 @@ import (
 	"strings"
 )
 
-// ErrShort says that a message may be well-formed as far as it has come.
-var ErrShort = errors.New("the message is not whole")
+// strictRequest and strictResponse are messages of HTTP/1.1 that are read by the letter of RFC 9112, RFC 9110 and RFC 3986,
+// without any of the leniency that they permit a recipient. What the proxy writes is held to it: what this reader takes, no
+// other reads in another way. It shares no code with the proxy.
 
-// Field is a line of a header or a trailer.
-type Field struct{ Name, Value string }
+// errShort says that a message may be well-formed as far as it has come.
+var errShort = errors.New("the message is not whole")
 
-// Fields are such lines in their order.
-type Fields []Field
+// strictField is a line of a header or a trailer.
+type strictField struct{ Name, Value string }
+
+// strictFields are such lines in their order.
+type strictFields []strictField
 
 // Values are those of a name, in any case.
-func (f Fields) Values(name string) (values []string) {
+func (f strictFields) Values(name string) (values []string) {
 	for _, each := range f {
 		if strings.EqualFold(each.Name, name) {
 			values = append(values, each.Value)
@@ -33,19 +34,19 @@ func (f Fields) Values(name string) (values []string) {
 	return values
 }
 
-// Request is a request, with its body without chunks.
-type Request struct {
+// strictRequest is a request, with its body without chunks.
+type strictRequest struct {
 	Method, Target    string
-	Fields, Trailers  Fields
+	Fields, Trailers  strictFields
 	Body              string
 	Chunked, Declared bool // how its length is told; neither is none
 }
 
-// Response is a response, as Request.
-type Response struct {
+// strictResponse is a response, as strictRequest.
+type strictResponse struct {
 	Status           int
 	Reason           string
-	Fields, Trailers Fields
+	Fields, Trailers strictFields
 	Body             string
 	Chunked          bool
 	UntilClose       bool // the connection's end is the body's
@@ -70,8 +71,8 @@ var (
 	decimal      = regexp.MustCompile(`^[0-9]{1,18}$`)
 )
 
-// ReadRequest takes a request off b.
-func ReadRequest(b []byte) (r Request, rest []byte, err error) {
+// readStrictRequest takes a request off b.
+func readStrictRequest(b []byte) (r strictRequest, rest []byte, err error) {
 	line, b, err := cutLine(b)
 	if err != nil {
 		return r, nil, err
@@ -106,8 +107,8 @@ func ReadRequest(b []byte) (r Request, rest []byte, err error) {
 	return r, rest, err
 }
 
-// ReadResponse takes the response to a request of some method off b. Ended says that nothing comes behind b.
-func ReadResponse(b []byte, method string, ended bool) (r Response, rest []byte, err error) {
+// readStrictResponse takes the response to a request of some method off b. Ended says that nothing comes behind b.
+func readStrictResponse(b []byte, method string, ended bool) (r strictResponse, rest []byte, err error) {
 	line, b, err := cutLine(b)
 	if err != nil {
 		return r, nil, err
@@ -140,7 +141,7 @@ func ReadResponse(b []byte, method string, ended bool) (r Response, rest []byte,
 	case !chunked && length < 0:
 		r.UntilClose = true
 		if !ended {
-			return r, nil, ErrShort
+			return r, nil, errShort
 		}
 		r.Body = string(b)
 		return r, nil, nil
@@ -159,14 +160,14 @@ func cutLine(b []byte) (line string, rest []byte, err error) {
 	at := bytes.IndexAny(b, "\r\n")
 	switch {
 	case at < 0, b[at] == '\r' && at+1 == len(b):
-		return "", nil, ErrShort
+		return "", nil, errShort
 	case b[at] == '\n', b[at+1] != '\n':
 		return "", nil, fmt.Errorf("line end within %q", b[:min(at+2, len(b))])
 	}
 	return string(b[:at]), b[at+2:], nil
 }
 
-func readFields(b []byte) (fields Fields, rest []byte, err error) {
+func readFields(b []byte) (fields strictFields, rest []byte, err error) {
 	for {
 		line, after, err := cutLine(b)
 		if err != nil {
@@ -183,7 +184,7 @@ func readFields(b []byte) (fields Fields, rest []byte, err error) {
 		if !fieldText(value) {
 			return nil, nil, fmt.Errorf("value of %s: %q", name, value)
 		}
-		fields = append(fields, Field{name, value})
+		fields = append(fields, strictField{name, value})
 	}
 }
 
@@ -198,7 +199,7 @@ func fieldText(s string) bool {
 }
 
 // framing is how long a body is: -1 where nothing says so.
-func framing(f Fields) (length int, chunked bool, err error) {
+func framing(f strictFields) (length int, chunked bool, err error) {
 	lengths, codings := f.Values("Content-Length"), f.Values("Transfer-Encoding")
 	switch {
 	case len(lengths)+len(codings) == 0:
@@ -215,10 +216,10 @@ func framing(f Fields) (length int, chunked bool, err error) {
 	}
 }
 
-func readBody(b []byte, length int, chunked bool) (body string, trailers Fields, rest []byte, err error) {
+func readBody(b []byte, length int, chunked bool) (body string, trailers strictFields, rest []byte, err error) {
 	if !chunked {
 		if len(b) < length {
-			return "", nil, nil, ErrShort
+			return "", nil, nil, errShort
 		}
 		return string(b[:length]), nil, b[length:], nil
 	}
@@ -237,7 +238,7 @@ func readBody(b []byte, length int, chunked bool) (body string, trailers Fields,
 			return text.String(), trailers, rest, err
 		}
 		if int64(len(b)) < size+2 {
-			return "", nil, nil, ErrShort
+			return "", nil, nil, errShort
 		}
 		text.Write(b[:size])
 		if string(b[size:size+2]) != "\r\n" {

@@ -1,11 +1,11 @@
-package rfc9112
+package web
 
 import (
 	"errors"
 	"testing"
 )
 
-func TestReadRequest(t *testing.T) {
+func TestReadStrictRequest(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\n":                                                                      true,
 		"GET /a%20b?x=/? HTTP/1.1\r\nHost: h:80\r\nX: \xff\r\n\r\n":                                              true,
@@ -38,7 +38,7 @@ func TestReadRequest(t *testing.T) {
 		"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokX0\r\n\r\n":                      false,
 		"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, identity\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n": false,
 	} {
-		_, rest, err := ReadRequest([]byte(text + "next"))
+		_, rest, err := readStrictRequest([]byte(text + "next"))
 		if got := err == nil && string(rest) == "next"; got != ok {
 			t.Errorf("%q: %v, rest %q", text, err, rest)
 		}
@@ -46,14 +46,14 @@ func TestReadRequest(t *testing.T) {
 			continue
 		}
 		for n := range text { // none of its beginnings is whole, or wrong
-			if _, _, err := ReadRequest([]byte(text[:n])); !errors.Is(err, ErrShort) {
+			if _, _, err := readStrictRequest([]byte(text[:n])); !errors.Is(err, errShort) {
 				t.Errorf("%q: %v", text[:n], err)
 			}
 		}
 	}
 }
 
-func TestReadResponse(t *testing.T) {
+func TestReadStrictResponse(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok":                            true,
 		"HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n":   true,
@@ -73,16 +73,16 @@ func TestReadResponse(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\nok\r\n0\r\n\r\n":   false,
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\nok\r\n0\r\n\r": false,
 	} {
-		_, rest, err := ReadResponse([]byte(text+"next"), "GET", true)
+		_, rest, err := readStrictResponse([]byte(text+"next"), "GET", true)
 		if got := err == nil && string(rest) == "next"; got != ok {
 			t.Errorf("%q: %v, rest %q", text, err, rest)
 		}
 	}
-	r, _, err := ReadResponse([]byte("HTTP/1.1 200 OK\r\n\r\nbody"), "GET", true)
+	r, _, err := readStrictResponse([]byte("HTTP/1.1 200 OK\r\n\r\nbody"), "GET", true)
 	if err != nil || !r.UntilClose || r.Body != "body" {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	if _, _, err := ReadResponse([]byte("HTTP/1.1 200 OK\r\n\r\nbody"), "GET", false); !errors.Is(err, ErrShort) {
+	if _, _, err := readStrictResponse([]byte("HTTP/1.1 200 OK\r\n\r\nbody"), "GET", false); !errors.Is(err, errShort) {
 		t.Errorf("got %v", err)
 	}
 }
