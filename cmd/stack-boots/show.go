@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot/journal"
@@ -23,7 +21,7 @@ type command struct {
 func show(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	c := command{client: newClient(getenv), stdout: cleanWriter{stdout}}
 	flags := c.flags("show", "[MAC, address or name]", stderr)
-	output := flags.String("o", "table", "table, json, or events: each change as a line of JSON, from now on")
+	output := flags.String("o", "table", "table, or json")
 	for key, usage := range map[string]string{
 		"state": "only machines in these states, with commas between: stuck, failed, booting, quiet, installed, booted",
 		"q":     "only machines with all these words in names, MACs, addresses, files or causes",
@@ -44,10 +42,8 @@ func show(ctx context.Context, args []string, getenv func(string) string, stdout
 		encoder := json.NewEncoder(c.stdout)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(answer)
-	case "events":
-		return c.copyEvents(ctx)
 	}
-	return exit{2, fmt.Sprintf("-o %q: none of table, json, events", *output)}
+	return exit{2, fmt.Sprintf("-o %q: neither table nor json", *output)}
 }
 
 // table shows the machine, or all.
@@ -64,27 +60,4 @@ func (c *command) table(ctx context.Context) error {
 	}
 	_, err := io.WriteString(c.stdout, text())
 	return err
-}
-
-// copyEvents prints the API's events as they are.
-func (c *command) copyEvents(ctx context.Context) error {
-	if c.id != "" {
-		c.query.Set("id", c.id)
-	}
-	response, err := c.ask(ctx, http.MethodGet, "/api/v1/events")
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	for decoder := json.NewDecoder(response.Body); ; {
-		var event json.RawMessage
-		if err := decoder.Decode(&event); ctx.Err() != nil {
-			return nil
-		} else if err != nil {
-			return errors.New("the stream of events has ended")
-		}
-		if _, err := c.stdout.Write(append(event, '\n')); err != nil {
-			return err
-		}
-	}
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -125,7 +123,7 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 		"unknown":     {[]string{"02:00:00:00:00:09"}, exitUnheard, []string{"nothing was heard of this machine"}, nil},
 		"no state":    {[]string{"-state", "dead"}, 1, []string{`state "dead": none of`}, nil},
 		"two":         {[]string{"a", "b"}, 2, []string{"one machine at most"}, nil},
-		"no output":   {[]string{"-o", "yaml"}, 2, []string{"none of table, json, events"}, nil},
+		"no output":   {[]string{"-o", "yaml"}, 2, []string{"neither table nor json"}, nil},
 		"nobody":      {[]string{"-admin", "127.0.0.1:1"}, 1, []string{"failed to ask the admin port at 127.0.0.1:1"}, nil},
 		"no address":  {[]string{"-admin", "9069"}, 1, []string{"failed to parse admin address"}, nil},
 		"machine -w?": {[]string{"52:54:00:00:00:02", "-x"}, 2, []string{"-x"}, nil},
@@ -185,29 +183,3 @@ func TestBootsAsJSON(t *testing.T) {
 }
 
 // Events are the API's, each as a line, from those of now on.
-func TestBootsAsEvents(t *testing.T) {
-	f := twoMachines()
-	admin := serveBoots(t, f)
-	reader, writer := io.Pipe()
-	defer reader.Close()
-	go func() {
-		var stderr bytes.Buffer
-		run([]string{"show", "-o", "events", "-admin", admin}, writer, &stderr)
-		_ = writer.CloseWithError(io.EOF)
-	}()
-	lines := bufio.NewScanner(reader)
-	for _, want := range []string{`{"type":"hello"`, `"type":"ready"`, `"at":"ipxe-dhcp"`} {
-		for !strings.Contains(lines.Text(), want) {
-			if !lines.Scan() {
-				t.Fatalf("no line with %s", want)
-			}
-		}
-		if strings.Contains(want, "ready") {
-			f.put(0, func(m *journal.MachineView) {
-				b := m.Boots[0]
-				b.At = journal.IPXEDHCP
-				m.Boots = []journal.BootView{b}
-			})
-		}
-	}
-}

@@ -70,9 +70,10 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 			st.b.WriteByte(',')
 		}
 		_ = encoder.Encode(&e.view) // there is nothing in it that cannot be encoded
-		st.flushIfFull()
-		if st.failed != nil {
-			return
+		if st.b.Len() > 64<<10 {
+			if _, err := st.flush(); err != nil {
+				return
+			}
 		}
 	}
 	st.b.WriteByte(']')

@@ -178,7 +178,7 @@ type listUpdate struct {
 }
 
 func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request, f Filter) {
-	st, done := s.open(w, asServerSentEvents)
+	st, done := s.open(w)
 	if st == nil {
 		return
 	}

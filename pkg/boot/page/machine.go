@@ -52,7 +52,7 @@ func (s *Server) serveMachinePage(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
-	st, done := s.open(w, asServerSentEvents)
+	st, done := s.open(w)
 	if st == nil {
 		return
 	}
@@ -68,6 +68,18 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 			st.add("machine", encoded)
 		}
 	}))
+}
+
+// ofMachine calls tell at first and whenever something new is known of a machine: that changes its entry.
+func (s *Server) ofMachine(r *http.Request, id string, tell func(m journal.MachineView, found bool)) func(*snapshot) {
+	var known *entry // an entry never changes: another one means that something of the machine did
+	first := true
+	return func(snap *snapshot) {
+		if e := snap.ids[id]; first || e != known {
+			known, first = e, false
+			tell(s.machine(r, id))
+		}
+	}
 }
 
 // pageOf makes the page of a machine.

@@ -1,4 +1,4 @@
-// Package page shows the journal of boots by HTTP: pages for people, an API for programs, live events for both. It
+// Package page shows the journal of boots by HTTP: live pages for people, an API for programs. It
 // belongs on the admin port, and nowhere else.
 package page
 
@@ -78,7 +78,6 @@ func (s *Server) Handlers() map[string]http.Handler {
 		"GET /boots/static/boots.svg": s.serveStatic,
 		"GET /api/v1/boots":           filtered(s.serveList),
 		"GET /api/v1/boots/{id}":      filtered(s.serveMachine),
-		"GET /api/v1/events":          filtered(s.serveEvents),
 		"GET /api/v1/openapi.yaml":    s.serveOpenAPI,
 
 		"POST /boots/{id}/acknowledge":        s.serveAcknowledge,

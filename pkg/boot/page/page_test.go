@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
@@ -107,7 +105,7 @@ func TestListIsOrderedAndCut(t *testing.T) {
 func TestLiveSendsWhatChanged(t *testing.T) {
 	f := newFake(site(40, time.Now())...)
 	server := serve(t, Options{Journal: f})
-	lines, _ := events(t, server.URL+"/boots/live", mediaEvents)
+	lines := events(t, server.URL+"/boots/live")
 	next := func() (u listUpdate) {
 		t.Helper()
 		list := false
@@ -144,40 +142,6 @@ func TestLiveSendsWhatChanged(t *testing.T) {
 	}
 }
 
-// A filter holds for the stream too: what no longer matches is gone.
-func TestEventsFollowTheFilter(t *testing.T) {
-	f := newFake(site(40, time.Now())...)
-	server := serve(t, Options{Journal: f})
-	lines, _ := events(t, server.URL+"/api/v1/events?state=stuck", mediaLines)
-	var got []string
-	read := func(until string) {
-		t.Helper()
-		for lines.Scan() {
-			var e Event
-			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-				t.Fatal(err)
-			}
-			text := e.Type + " " + e.ID
-			if e.Machine != nil {
-				text = e.Type + " " + e.Machine.ID
-			}
-			if got = append(got, strings.TrimSpace(text)); strings.HasPrefix(text, until) {
-				return
-			}
-		}
-		t.Fatal("the stream has ended")
-	}
-	read(EventReady)
-	m, _ := f.Machine("52:54:00:5e:00:00")
-	m.Boots[0].State, m.Boots[0].Cause = journal.Booting, nil
-	f.put(m)
-	read(EventGone)
-	want := []string{"hello", "machine 52:54:00:5e:00:00", "machine 52:54:00:5e:00:14", "ready", "gone 52:54:00:5e:00:00"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // A stream that nobody reads any more, and one too many, are no burden.
 func TestStreamsAreBounded(t *testing.T) {
 	f := newFake(site(1, time.Now())...)
@@ -190,7 +154,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	for range maxStreams {
-		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/events", http.NoBody)
+		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/boots/live", http.NoBody)
 		response, err := http.DefaultClient.Do(request)
 		if err != nil || response.StatusCode != http.StatusOK {
 			t.Fatal(err, response)
@@ -219,7 +183,7 @@ func TestStreamsEndWithTheProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	lines, _ := events(t, server.URL+"/api/v1/events", mediaLines)
+	lines := events(t, server.URL+"/boots/live")
 	lines.Scan()
 	cancel()
 	if err := <-ended; err != nil {
@@ -227,7 +191,7 @@ func TestStreamsEndWithTheProgram(t *testing.T) {
 	}
 	for lines.Scan() {
 	}
-	if status, _, _ := get(t, server.URL+"/api/v1/events"); status != http.StatusServiceUnavailable {
+	if status, _, _ := get(t, server.URL+"/boots/live"); status != http.StatusServiceUnavailable {
 		t.Errorf("a stream after the end: %d", status)
 	}
 }

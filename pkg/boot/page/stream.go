@@ -3,7 +3,6 @@ package page
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -13,10 +12,6 @@ import (
 )
 
 const (
-	mediaEvents = "text/event-stream"
-	mediaLines  = "application/x-ndjson"
-	// streamBuffer is how much is gathered before it is sent, in bytes.
-	streamBuffer = 64 << 10
 	// aliveEvery is how often a stream says that it is alive.
 	aliveEvery = 2 * time.Second
 	// writeTimeout is how long a reader may take for what it is sent.
@@ -25,65 +20,37 @@ const (
 	maxStreams = 48
 )
 
-// stream writes events to one reader.
+// stream writes server-sent events to one reader.
 type stream struct {
 	w          http.ResponseWriter
 	controller *http.ResponseController
-	sse        bool
 	b          bytes.Buffer
-	failed     error
 }
 
-// asServerSentEvents is for browsers; a line of JSON each is for programs.
-const asServerSentEvents = true
-
 // open begins a stream; st is nil where the request was refused. The caller calls done at the stream's end.
-func (s *Server) open(w http.ResponseWriter, sse bool) (st *stream, done func()) {
+func (s *Server) open(w http.ResponseWriter) (st *stream, done func()) {
 	if s.streams.Add(1) > maxStreams || s.ended() {
 		s.streams.Add(-1)
 		w.Header().Set("Retry-After", "5")
 		refuse(w, http.StatusServiceUnavailable, "too many look already, or the program ends")
 		return nil, nil
 	}
-	media := mediaLines
-	if sse {
-		media = mediaEvents
-	}
-	w.Header().Set("Content-Type", media)
+	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx in front would keep events back
-	return &stream{w: w, controller: http.NewResponseController(w), sse: sse}, func() { s.streams.Add(-1) }
+	return &stream{w: w, controller: http.NewResponseController(w)}, func() { s.streams.Add(-1) }
 }
 
 // add adds an event whose encoding is JSON on one line.
 func (st *stream) add(kind string, encoded []byte) {
-	if st.sse {
-		st.b.WriteString("event: " + kind + "\ndata: ")
-	}
+	st.b.WriteString("event: " + kind + "\ndata: ")
 	st.b.Write(encoded)
-	st.b.WriteByte('\n')
-	if st.sse {
-		st.b.WriteByte('\n')
-	}
-}
-
-func (st *stream) event(e Event) {
-	encoded, _ := json.Marshal(e) // there is nothing in it that cannot be encoded
-	st.add(e.Type, encoded)
-}
-
-// flushIfFull sends what was added when it is much; that it failed is found by the next flush.
-func (st *stream) flushIfFull() {
-	if st.b.Len() > streamBuffer {
-		if _, err := st.flush(); err != nil {
-			st.failed = err
-		}
-	}
+	st.b.WriteString("\n\n")
 }
 
 // flush sends what was added, and tells whether there was anything.
 func (st *stream) flush() (sent bool, err error) {
-	if st.failed != nil || st.b.Len() == 0 {
-		return false, st.failed
+	if st.b.Len() == 0 {
+		return false, nil
 	}
 	_ = st.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // a test's recorder has none
 	if _, err := st.w.Write(st.b.Bytes()); err != nil {
@@ -114,8 +81,7 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 		} else {
 			s.look.noteReader()
 			if time.Since(last) >= aliveEvery {
-				now := s.options.Now().UTC()
-				st.event(Event{Type: EventAlive, Now: &now})
+				st.add("alive", []byte("{}"))
 			}
 		}
 		if sent, err := st.flush(); err != nil {

@@ -84,10 +84,10 @@ func (l Looked) measure(ctx context.Context) (_ rounds.Sample, err error) {
 	}, nil
 }
 
-// look is a viewer: of four, one has the live list open, one a stream of events, one loads the page again and again,
+// look is a viewer: of three, one has the live list open, one loads the page again and again,
 // and one reads the whole list.
 func look(ctx context.Context, i int, answers, refused *atomic.Int64) {
-	path := []string{"/boots/live", "/api/v1/events", "/boots", "/api/v1/boots"}[i%4]
+	path := []string{"/boots/live", "/boots", "/api/v1/boots"}[i%3]
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
 		if err != nil {
