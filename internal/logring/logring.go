@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// size is how much may wait to be written, in bytes; usualSize, how much of it lines may take that are not urgent.
-	size, usualSize = 1 << 20, size / 4 * 3
+	// size is how much may wait to be written, in bytes.
+	size = 1 << 20
 	// pieceSize is how much is written at once, but for a line that is longer. It is little, since a write to a pipe
 	// returns only when the reader has made room for all of it.
 	pieceSize = 4 << 10
@@ -52,20 +52,10 @@ func New(out io.Writer, tell func(lost uint64)) *Ring {
 
 // Write implements io.Writer. It does not wait, and always returns the line's length: a line that is lost is no fault
 // of the caller's.
-func (r *Ring) Write(line []byte) (int, error) { return r.put(line, usualSize) }
-
-// Urgent is a writer to the ring that has room where Write has none any more.
-func (r *Ring) Urgent() io.Writer { return urgent{r} }
-
-type urgent struct{ *Ring }
-
-// Write implements io.Writer.
-func (u urgent) Write(line []byte) (int, error) { return u.put(line, size) }
-
-func (r *Ring) put(line []byte, room int) (int, error) {
+func (r *Ring) Write(line []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken+len(r.lines)+len(line) > room {
+	if r.taken+len(r.lines)+len(line) > size {
 		r.lost++
 		return len(line), nil
 	}

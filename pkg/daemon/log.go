@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -31,8 +30,7 @@ func (s Settings) OpenLog(w io.Writer) *Log {
 	signal.Ignore(syscall.SIGPIPE)
 	l := &Log{}
 	l.ring = logring.New(w, func(lost uint64) { l.Warn("log lines were lost", "lines", lost) })
-	text := isTerminal(w)
-	l.Logger = slog.New(byLevel{usual: s.handler(l.ring, text), urgent: s.handler(l.ring.Urgent(), text)})
+	l.Logger = slog.New(s.handler(l.ring, isTerminal(w)))
 	return l
 }
 
@@ -59,29 +57,3 @@ func (l *Log) Lost() uint64 { return l.ring.Lost() }
 
 // Close writes what was logged, for two seconds at most.
 func (l *Log) Close() { l.ring.Close(logWait) }
-
-// byLevel keeps room for warnings and errors, where the lines about requests fill the ring.
-type byLevel struct{ usual, urgent slog.Handler }
-
-// Enabled implements slog.Handler.
-func (h byLevel) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.usual.Enabled(ctx, level)
-}
-
-// Handle implements slog.Handler.
-func (h byLevel) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelWarn {
-		return h.urgent.Handle(ctx, r)
-	}
-	return h.usual.Handle(ctx, r)
-}
-
-// WithAttrs implements slog.Handler.
-func (h byLevel) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return byLevel{h.usual.WithAttrs(attrs), h.urgent.WithAttrs(attrs)}
-}
-
-// WithGroup implements slog.Handler.
-func (h byLevel) WithGroup(name string) slog.Handler {
-	return byLevel{h.usual.WithGroup(name), h.urgent.WithGroup(name)}
-}
