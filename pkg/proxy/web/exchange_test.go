@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
@@ -315,6 +316,10 @@ func (x *conversation) run(t *testing.T, start starter) result {
 		t.Error(err)
 	}
 	stop()
+	// The front's end waits until the connection is gone, and not for its counting.
+	testwait.Until(t, "the end of the connection", func() bool {
+		return testutil.ToFloat64(r.open.WithLabelValues("r")) == 0
+	})
 	for _, code := range []string{"200", "204", "304", "400", "404", "499", "500", "502", "504"} {
 		if n := testutil.ToFloat64(r.requests.WithLabelValues("r", code)); n > 0 {
 			out.Counted += fmt.Sprintf("%s: %v; ", code, n)
@@ -325,8 +330,8 @@ func (x *conversation) run(t *testing.T, start starter) result {
 			out.Counted += fmt.Sprintf("%s: %v; ", reason, n)
 		}
 	}
-	out.Counted += fmt.Sprintf("in flight %v, open %v, at the endpoint %d, failed %d",
-		testutil.ToFloat64(r.flight.WithLabelValues("r")), testutil.ToFloat64(r.open.WithLabelValues("r")),
+	out.Counted += fmt.Sprintf("in flight %v, at the endpoint %d, failed %d",
+		testutil.ToFloat64(r.flight.WithLabelValues("r")),
 		p.Status()[0].Active, p.Status()[0].Failures)
 	for _, l := range wholeLine.FindAllStringSubmatch(log.String(), -1) {
 		out.Log = append(out.Log, l[1]+" "+strings.Replace(l[2], "net/http: HTTP/1.x transport connection broken: ", "", 1))
