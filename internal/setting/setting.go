@@ -1,4 +1,5 @@
-// Package setting has the values that settings files write differently from Go: durations and sizes.
+// Package setting has the values that settings files write differently from Go: durations and sizes; and
+// finds the name that a misspelled one may mean.
 package setting
 
 import (

@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinkerbell/stack/internal/setting"
 )
 
 // hints say in a person's words what the YAML parser means.
@@ -397,29 +399,10 @@ func suggest(word string, known []string) string {
 	lower := strings.ToLower(word)
 	i := slices.IndexFunc(known, func(k string) bool {
 		k = strings.ToLower(k)
-		return k == lower || k == lower+"s" || k+"s" == lower || near(k, lower)
+		return k == lower || k == lower+"s" || k+"s" == lower || setting.Near(k, lower)
 	})
 	if i < 0 {
 		return " (there are " + strings.Join(known, ", ") + ")"
 	}
 	return " (did you mean " + known[i] + "?)"
-}
-
-// near is whether two words differ by one letter: changed, missing, or swapped with its neighbour.
-func near(a, b string) bool {
-	if len(a) > len(b) {
-		a, b = b, a
-	}
-	if len(b)-len(a) > 1 {
-		return false
-	}
-	i := 0
-	for i < len(a) && a[i] == b[i] {
-		i++
-	}
-	if len(a) < len(b) {
-		return a[i:] == b[i+1:]
-	}
-	return i == len(a) || a[i+1:] == b[i+1:] ||
-		i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }

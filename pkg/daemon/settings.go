@@ -14,6 +14,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/kelseyhightower/envconfig"
+
+	"github.com/tinkerbell/stack/internal/setting"
 )
 
 // Settings are what every program takes from its environment. A program's own settings embed them.
@@ -195,37 +197,11 @@ func keys(prefix string, spec any) ([]string, error) {
 
 // unknown says that a variable is not one of ours, and which one may have been meant.
 func unknown(key string, known []string) string {
-	nearest, least := "", len(key)
-	for _, candidate := range known {
-		if d := distance(key, candidate); d < least {
-			nearest, least = candidate, d
-		}
+	i := slices.IndexFunc(known, func(k string) bool { return setting.Near(k, key) })
+	if i < 0 {
+		return key + ": no such variable"
 	}
-	if least <= 3 && least*4 <= len(key) {
-		return fmt.Sprintf("%s: no such variable (did you mean %s?)", key, nearest)
-	}
-	return key + ": no such variable"
-}
-
-// distance is the Levenshtein distance of two names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			substitute := diagonal
-			if a[i] != b[j] {
-				substitute++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return fmt.Sprintf("%s: no such variable (did you mean %s?)", key, known[i])
 }
 
 // usage writes the table of every variable with its type, default and meaning.
