@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
@@ -144,11 +145,7 @@ func (s *settings) Removed() map[string]string {
 func (s *settings) Validate() error {
 	var faults []error
 	for _, config := range s.relays() {
-		joined, ok := config.Validate().(interface{ Unwrap() []error })
-		if !ok {
-			continue
-		}
-		for _, err := range joined.Unwrap() {
+		for _, err := range setting.Faults(config.Validate()) {
 			if f, ok := errors.AsType[*relay.Fault](err); ok {
 				err = fmt.Errorf("%s_%s: %s", prefix, variableOf(f.Field, config.IPv6), f.Text)
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -99,9 +100,7 @@ func fetchTrace(admin, mac string, last int, output string, text bool, stdout io
 	if err != nil {
 		return fmt.Errorf("failed to parse admin address %q: %w", admin, err)
 	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
+	host = cmp.Or(host, "127.0.0.1")
 	query := url.Values{}
 	if mac != "" {
 		query.Set("mac", mac)

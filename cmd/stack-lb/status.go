@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -50,9 +51,7 @@ func ask(address string) ([]lb.View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to read admin address %q: %w", address, err)
 	}
-	if host == "" {
-		host = "localhost"
-	}
+	host = cmp.Or(host, "localhost")
 	client := &http.Client{Timeout: statusTimeout}
 	url := "http://" + net.JoinHostPort(host, port) + statusPath
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)

@@ -130,17 +130,10 @@ func (d *Decoder) Drop(pointless func(Mistake) bool) {
 
 // Add notes the faults of an error that [errors.Join] made, each of which begins with its field and a colon.
 func (d *Decoder) Add(err error) {
-	if err == nil {
-		return
+	for _, each := range setting.Faults(err) {
+		field, text, _ := strings.Cut(each.Error(), ": ")
+		d.Mistake(d.Line(field), field, "%s", text)
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, each := range joined.Unwrap() {
-			d.Add(each)
-		}
-		return
-	}
-	field, text, _ := strings.Cut(err.Error(), ": ")
-	d.Mistake(d.Line(field), field, "%s", text)
 }
 
 // Mistake notes what is wrong with a field.

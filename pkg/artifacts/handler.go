@@ -6,6 +6,7 @@
 package artifacts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -67,9 +68,7 @@ func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.
 
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics(nil)
 	}

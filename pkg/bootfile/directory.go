@@ -4,6 +4,7 @@
 package bootfile
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -62,9 +63,7 @@ type beginning struct {
 // New makes a directory, of which Run reads what is in it.
 func New(c Config) *Directory {
 	c.Path = below(c.Path)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return &Directory{
 		config: c, log: loglimit.New(c.Logger, 1, time.Minute), places: make(chan struct{}, diskReaders),
 		changed: make(chan struct{}, 1), began: map[netip.Addr]beginning{},

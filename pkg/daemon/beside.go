@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,9 +15,7 @@ func Beside(tasks []Task, logger *slog.Logger, helpers ...Task) []Task {
 	if len(helpers) == 0 {
 		return tasks
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	working := new(sync.WaitGroup)
 	working.Add(len(tasks))
 	all := make([]Task, 0, len(tasks)+1)

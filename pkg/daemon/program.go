@@ -100,9 +100,7 @@ func Version() string {
 func BuildInfo() (v, revision string) {
 	v, revision = version, commit
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if v == "" {
-			v = info.Main.Version
-		}
+		v = cmp.Or(v, info.Main.Version)
 		for _, setting := range info.Settings {
 			if setting.Key == "vcs.revision" && revision == "" {
 				revision = setting.Value

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,9 +77,7 @@ func Run(ctx context.Context, o Options) error {
 // run is Run without the signals.
 func run(ctx context.Context, o Options) error {
 	logger := o.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	if o.Admin != nil {
 		if err := o.Admin.Open(ctx); err != nil {
 			logger.Error("failed to start", "error", err)

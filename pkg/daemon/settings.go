@@ -123,21 +123,13 @@ func (l *faultList) add(text string) {
 }
 
 func (l *faultList) addJoined(err error) {
-	if err == nil {
-		return
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, each := range joined.Unwrap() {
-			l.addJoined(each)
-		}
-		return
-	}
-	for _, text := range l.texts[:l.read] {
-		if variable(text) != "" && variable(text) == variable(err.Error()) {
-			return
+	for _, each := range setting.Faults(err) {
+		text := each.Error()
+		unread := func(read string) bool { return variable(read) != "" && variable(read) == variable(text) }
+		if !slices.ContainsFunc(l.texts[:l.read], unread) {
+			l.add(text)
 		}
 	}
-	l.add(err.Error())
 }
 
 // variable is the name with which a fault's text begins; empty if it begins with none.

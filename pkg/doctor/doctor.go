@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -101,9 +102,7 @@ func Run(ctx context.Context, o Options) Report {
 	if r.Progress == nil {
 		r.Progress = func(string) {}
 	}
-	if r.Window == 0 {
-		r.Window = window
-	}
+	r.Window = cmp.Or(r.Window, window)
 	r.report = Report{Interface: o.Interface, MadeUp: o.MAC == nil, Arch: o.Arch.Name}
 	r.walk(ctx)
 	r.mu.Lock()

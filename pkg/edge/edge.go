@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/edge/jwt"
@@ -76,18 +77,11 @@ func (c *Config) CheckFiles() error {
 // faults collects errors.
 type faults []error
 
-// add takes apart an error that errors.Join has made, and puts the field in front of each.
+// add puts the field in front of each fault.
 func (f *faults) add(field string, err error) {
-	if err == nil {
-		return
+	for _, each := range setting.Faults(err) {
+		*f = append(*f, fmt.Errorf("%s%w", field, each))
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, each := range joined.Unwrap() {
-			f.add(field, each)
-		}
-		return
-	}
-	*f = append(*f, fmt.Errorf("%s%w", field, err))
 }
 
 // Metrics are those of every part.

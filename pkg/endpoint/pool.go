@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,9 +71,7 @@ func NewPool(c Config) *Pool {
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
+	p.log = cmp.Or(p.log, slog.New(slog.DiscardHandler))
 	p.next.Store(jitter)
 	p.view.Store(&view{})
 	if c.Before != nil {

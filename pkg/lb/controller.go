@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -87,15 +88,11 @@ var leaseLabels = map[string]string{managedBy: program}
 
 // New makes a controller, which does nothing before Run.
 func New(o Options) *Controller {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Leases == nil {
 		o.Leases = o.Client.CoordinationV1()
 	}
-	if o.ProbeInterval == 0 {
-		o.ProbeInterval = probe.WatchInterval
-	}
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, probe.WatchInterval)
 	c := &Controller{
 		o: o, log: o.Logger, logLimiter: loglimit.New(o.Logger, 1, time.Minute),
 		metrics: NewMetrics(o.Registerer), began: time.Now(),

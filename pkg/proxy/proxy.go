@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func New(o Options) (*Proxy, error) {
 		fronts:  map[string]*running{},
 		failed:  make(chan error, 1),
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
+	p.log = cmp.Or(p.log, slog.New(slog.DiscardHandler))
 	p.metrics = newMetrics(o.Registry, p)
 	if err := p.apply(o.Table); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -23,9 +24,7 @@ type Reloader struct {
 
 // Run reloads until ctx is done.
 func (r *Reloader) Run(ctx context.Context) error {
-	if r.Logger == nil {
-		r.Logger = slog.New(slog.DiscardHandler)
-	}
+	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	r.File.Run(ctx, func() { r.reload(ctx) })
 	return nil
 }

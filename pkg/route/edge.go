@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/edge"
 )
 
@@ -35,14 +36,7 @@ func (r Route) checkEdge(at func(field, format string, args ...any)) {
 // faults are the edge's, each with the field that it names.
 func faults(err error) iter.Seq2[string, string] {
 	return func(yield func(field, text string) bool) {
-		all := []error{err}
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			all = joined.Unwrap()
-		}
-		for _, fault := range all {
-			if fault == nil {
-				return
-			}
+		for _, fault := range setting.Faults(err) {
 			if field, text, _ := strings.Cut(fault.Error(), ": "); !yield(field, text) {
 				return
 			}

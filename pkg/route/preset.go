@@ -97,9 +97,7 @@ func (t *Table) fill(d Defaults) {
 
 // fill sets what a route leaves out, but for its addresses.
 func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
-	if r.Timeouts.Drain == 0 {
-		r.Timeouts.Drain = d.Drain
-	}
+	r.Timeouts.Drain = cmp.Or(r.Timeouts.Drain, d.Drain)
 	if r.TrustedPrefixes == nil && (r.Protocol == HTTP || r.Protocol == GRPC) {
 		r.TrustedPrefixes = trusted
 	}

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,9 +93,7 @@ func New(c Config, o Options) (*Fetcher, error) {
 		config: c.withDefaults(), log: o.Logger, metrics: o.Metrics, client: o.Client,
 		sets: map[string]*SetStatus{}, present: map[string]bool{}, updated: make(chan struct{}, 1),
 	}
-	if f.log == nil {
-		f.log = slog.New(slog.DiscardHandler)
-	}
+	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
 	if f.client == nil {
 		f.client = newClient(f.proxy)
 	}

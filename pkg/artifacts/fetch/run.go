@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -139,9 +140,7 @@ type Reloader struct {
 
 // Run reloads until ctx is done. A wrong file changes nothing.
 func (r *Reloader) Run(ctx context.Context) error {
-	if r.Logger == nil {
-		r.Logger = slog.New(slog.DiscardHandler)
-	}
+	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	r.File.Run(ctx, func() {
 		wanted, err := r.Load()
 		if err == nil {

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -102,9 +103,7 @@ func Listen(c ReceiverConfig) (*Receiver, error) {
 			return nil, fmt.Errorf("failed to open the socket of boots to the other programs: %w", err)
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.KeyFile != "" {
 		listener = tls.NewListener(listener, &tls.Config{
 			MinVersion:         tls.VersionTLS13,

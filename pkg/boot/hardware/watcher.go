@@ -60,9 +60,7 @@ func New(o Options) *Watcher {
 		options: o, log: o.Logger, metrics: o.Metrics, steps: rate.NewLimiter(stepsPerSecond, stepsAtOnce),
 		closest: closest{searches: rate.NewLimiter(searchesPerSecond, searchesAtOnce)},
 	}
-	if w.log == nil {
-		w.log = slog.New(slog.DiscardHandler)
-	}
+	w.log = cmp.Or(w.log, slog.New(slog.DiscardHandler))
 	if w.metrics == nil {
 		w.metrics = NewMetrics(nil)
 	}

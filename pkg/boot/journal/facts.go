@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -184,9 +185,7 @@ func (f *facts) leased() *ask {
 // begins notes how the machine's firmware, or iPXE in its place, speaks.
 func (f *facts) begins(signature string, ipxe bool) {
 	f.firmware = true
-	if f.first == "" {
-		f.first = signature
-	}
+	f.first = cmp.Or(f.first, signature)
 	if ipxe {
 		f.ipxe = signature
 	}
@@ -384,9 +383,7 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 	const moment = 2e9
 	call := string(e.Text(boot.File))
 	a.called = e.At
-	if a.since == 0 {
-		a.since = e.At
-	}
+	a.since = cmp.Or(a.since, e.At)
 	switch {
 	case v == goesOn && call == "" && e.Took > 0:
 		a.polls.tell(e)

@@ -3,6 +3,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -53,9 +54,7 @@ type Server struct {
 
 // New makes a server.
 func New(o Options) *Server {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

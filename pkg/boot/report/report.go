@@ -4,6 +4,7 @@
 package report
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -62,9 +63,7 @@ func New(o Options) *Reporter {
 		unlogged: set.Counter("unlogged_total", "Log lines about boots that were left out, being too many.").
 			WithLabelValues(),
 	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
+	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	for _, state := range []journal.State{
 		journal.Booted, journal.Installed, journal.Stuck, journal.StateFailed, journal.Quiet,
 	} {

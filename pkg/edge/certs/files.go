@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -27,9 +28,7 @@ type files[TLS any] struct {
 
 func newFiles[TLS any](o Options, build func(texts [][]byte) (*TLS, error), paths ...string) *files[TLS] {
 	f := &files[TLS]{build: build, log: o.Logger, metrics: o.Metrics.route(o.Route)}
-	if f.log == nil {
-		f.log = slog.New(slog.DiscardHandler)
-	}
+	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
 	f.log = f.log.With("route", o.Route)
 	for _, path := range paths {
 		if path != "" {

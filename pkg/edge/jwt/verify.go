@@ -1,6 +1,7 @@
 package jwt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,9 +53,7 @@ func New(c Config, o Options) (*Verifier, error) {
 	}
 	c = c.withDefaults()
 	log := o.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	v := &Verifier{config: c, metrics: o.Metrics.route(o.Route)}
 	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{

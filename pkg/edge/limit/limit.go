@@ -6,6 +6,7 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -78,9 +79,7 @@ func (c Config) withDefaults() Config {
 		if c.PerClient.PerSecond == 0 {
 			c.PerClient = presetFiles.PerClient
 		}
-		if c.ConcurrentPerClient == 0 {
-			c.ConcurrentPerClient = presetFiles.ConcurrentPerClient
-		}
+		c.ConcurrentPerClient = cmp.Or(c.ConcurrentPerClient, presetFiles.ConcurrentPerClient)
 	}
 	return c
 }

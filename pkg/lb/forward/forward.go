@@ -3,6 +3,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -95,9 +96,7 @@ func (m metrics) forget(route string) {
 
 // New makes a manager, which does nothing before Set. Close has to follow.
 func New(o Options) *Manager {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()
 	}

@@ -13,6 +13,7 @@
 package admission
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -106,9 +107,7 @@ type Account struct {
 
 // New makes an account. The logger may be nil.
 func New(l Limits, log *slog.Logger) *Account {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	a := &Account{memory: max(l.Memory, 1), began: time.Now(), log: log, wake: make(chan struct{}, 1)}
 	a.room, a.full = a.memory, true
 	a.price = a.memory / int64(max(l.Descriptors, 1))

@@ -2,6 +2,7 @@
 package bounds
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"math"
@@ -58,9 +59,7 @@ type Reserve struct {
 
 // limits bound the connections' part of the container's memory (0: no limit) and of the process' descriptors.
 func (r Reserve) limits(memory int64, descriptors uint64) admission.Limits {
-	if memory == 0 {
-		memory = freeMemory
-	}
+	memory = cmp.Or(memory, freeMemory)
 	have := int(min(descriptors, mostDescriptors))
 	return admission.Limits{
 		Memory:      (memory - min(r.Memory, memory/2)) / 100 * connectionShare,

@@ -5,6 +5,7 @@
 package syslog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,9 +75,7 @@ func Listen(c Config) (*Front, error) {
 		return nil, fmt.Errorf("failed to open syslog route %s: unknown source %q, want %s, %s or %s",
 			c.Route, c.Source, SourceTransparent, SourceRewrite, SourceNone)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	socket, err := datagram.Listen(c.Listen)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -122,9 +123,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	hurried, hurry := context.WithCancel(context.Background())
 	f.hurried, f.hurry = hurried.Done(), hurry
-	if f.log == nil {
-		f.log = slog.New(slog.DiscardHandler)
-	}
+	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
 	f.lines = loglimit.NewClients(f.log)
 	f.Update(c.Settings)
 	var err error
@@ -150,18 +149,10 @@ func (f *Front) Ready() error {
 
 // Update sets the settings of later connections. Open connections keep theirs.
 func (f *Front) Update(s Settings) {
-	if s.Dial == 0 {
-		s.Dial = 2 * time.Second
-	}
-	if s.Attempts == 0 {
-		s.Attempts = 3
-	}
-	if s.Keepalive == 0 {
-		s.Keepalive = 30 * time.Second
-	}
-	if s.UserTimeout == 0 {
-		s.UserTimeout = time.Minute
-	}
+	s.Dial = cmp.Or(s.Dial, 2*time.Second)
+	s.Attempts = cmp.Or(s.Attempts, 3)
+	s.Keepalive = cmp.Or(s.Keepalive, 30*time.Second)
+	s.UserTimeout = cmp.Or(s.UserTimeout, time.Minute)
 	before := f.settings.Swap(&s)
 	if before == nil || before.options() == s.options() {
 		return

@@ -99,9 +99,7 @@ func (f *Front) Serve(ctx context.Context) error {
 
 // Listen binds the port. Serve or Close has to follow.
 func Listen(c Config) (*Front, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	h := &handler{
 		config:       c,
 		meters:       c.Metrics.of(c.Route),

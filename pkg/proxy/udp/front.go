@@ -3,6 +3,7 @@
 package udp
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -54,9 +55,7 @@ type Front struct {
 
 // Listen binds the port. Serve or Close has to follow.
 func Listen(c Config) (*Front, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	h := &handler{
 		meters:  c.Metrics.of(c.Route),
 		trouble: loglimit.New(c.Logger, troublePerSecond, time.Second),

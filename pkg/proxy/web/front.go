@@ -3,6 +3,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -160,9 +161,7 @@ const keepalive = 30 * time.Second
 
 // Listen binds the front's socket.
 func Listen(c Config) (*Front, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
 	f.lines = loglimit.NewClients(f.log)
 	if c.Loops == nil {

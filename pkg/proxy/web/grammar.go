@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"net/http"
 	"net/textproto"
@@ -100,9 +101,7 @@ func normalizeTarget(r *http.Request) error {
 	r.RequestURI, r.URL.Scheme, r.URL.Host = strict, "", ""
 	path, query, _ := strings.Cut(strict, "?")
 	r.URL.RawQuery = query
-	if r.URL.Path == "" {
-		r.URL.Path = "/"
-	}
+	r.URL.Path = cmp.Or(r.URL.Path, "/")
 	r.URL.RawPath = path // which means the same as Path
 	return nil
 }

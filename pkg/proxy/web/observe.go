@@ -169,9 +169,7 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return c, buffered, err
 	}
-	if r.code == 0 {
-		r.code = http.StatusSwitchingProtocols
-	}
+	r.code = cmp.Or(r.code, http.StatusSwitchingProtocols)
 	// A client may send before it has the answer (RFC 9110 section 7.8). httputil reads the connection alone.
 	if n := buffered.Reader.Buffered(); n > 0 {
 		early, _ := buffered.Reader.Peek(n)

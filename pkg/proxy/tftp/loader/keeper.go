@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -69,9 +70,7 @@ type entry struct {
 
 // New makes a keeper, whose Run does the comparisons.
 func New(c Config) *Keeper {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.fetch == nil {
 		c.fetch = fetcher{c.Pick}.fetch
 	}
