@@ -8,8 +8,8 @@ import (
 	"github.com/tinkerbell/stack/internal/backoff"
 )
 
-// So many failures in a row eject an endpoint: for ejectFirst, doubled with each time in a row up to ejectMost; of a pool
-// no more than mostEjected at a time.
+// So many failures in a row eject an endpoint: for ejectFirst, doubled with each time in a row up to ejectMost; of a
+// pool no more than mostEjected at a time.
 const (
 	failures              = 3
 	ejectFirst, ejectMost = 5 * time.Second, time.Minute
