@@ -1,6 +1,6 @@
 # Benches. Each builds the programs that it MEASURES, and the BENCH of test/e2e/cmd that it runs with FLAGS, at real-time
 # PRIORITY where a client must not wait for what it measures.
-BENCHES  := bench-boots-page bench-datagram bench-edge bench-failover bench-proxy bench-relay
+BENCHES  := bench-datagram bench-edge bench-failover bench-proxy bench-relay
 REALTIME := chrt --rr 10
 BENCH     = bench $(@:bench-%=%)
 ROWS     := $(BUILD)/bench
@@ -10,11 +10,6 @@ $(BENCHES):
 	$(if $(MEASURES),CGO_ENABLED=0 go build -trimpath -o $(BIN)/ $(MEASURES:%=./cmd/%))
 	@cd test/e2e && go build -o $(BIN)/ ./cmd/$(firstword $(BENCH))
 	@$(PRIORITY) $(BIN)/$(BENCH) $(FLAGS)
-
-bench-boots-page: ## how fast the boots page shows machines while 2,000 boot, a minute
-bench-boots-page: MEASURES = stack-proxy stack-boots
-bench-boots-page: PRIORITY = $(REALTIME)
-bench-boots-page: FLAGS = -proxy $(BIN)/stack-proxy -boots $(BIN)/stack-boots -out $(ROWS)/boot.json
 
 bench-datagram: ## stack-proxy's TFTP and syslog against nginx, some 6 minutes; needs root, nginx-light, libnginx-mod-stream
 bench-datagram: MEASURES = stack-proxy

@@ -47,7 +47,7 @@ func (l Looked) measure(ctx context.Context) (_ rounds.Sample, err error) {
 	defer func() { err = errors.Join(err, container.Remove()) }()
 	container.Watch()
 	l.Env = append(l.Env, attack.GoMemory(l.Memory))
-	_, closed, err := open(ctx, l.Options, container.Command(l.Boots))
+	closed, err := open(ctx, l.Options, container.Command(l.Boots))
 	if err != nil {
 		return nil, err
 	}

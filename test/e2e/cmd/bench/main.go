@@ -21,7 +21,6 @@ import (
 var benches = map[string]func(ctx context.Context, f *flags, args []string) error{
 	"boot":         measureBoot,
 	"boots-looked": measureBootsLooked,
-	"boots-page":   measureBootsPage,
 	"datagram":     measureDatagram,
 	"edge":         measureEdge,
 	"proxy":        measureProxy,
