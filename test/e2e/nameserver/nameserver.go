@@ -39,13 +39,14 @@ func Serve(addr string, zone func() (Zone, error), log io.Writer) (*Server, erro
 	if log == nil {
 		log = io.Discard
 	}
-	udp, err := net.ListenPacket("udp", addr)
+	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("failed to start name server: %w", err)
 	}
-	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
+	// Of TCP's ports many are taken by connections, of UDP's few.
+	udp, err := net.ListenPacket("udp", tcp.Addr().String())
 	if err != nil {
-		return nil, fmt.Errorf("failed to start name server: %w", errors.Join(err, udp.Close()))
+		return nil, fmt.Errorf("failed to start name server: %w", errors.Join(err, tcp.Close()))
 	}
 	s := &Server{zone: zone, log: log, ended: make(chan error, 2)}
 	var started sync.WaitGroup
