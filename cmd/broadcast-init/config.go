@@ -88,10 +88,11 @@ func (c *config) Validate() error {
 	if c.Address.IsValid() && len(c.Listener) > 1 {
 		fault("ADDRESS", "one for %d listeners", len(c.Listener))
 	}
-	for variable, d := range map[string]time.Duration{"WAIT": c.Wait, "HEAR": c.Hear} {
-		if d < 0 {
-			fault(variable, "%s is negative", d)
-		}
+	if c.Wait < 0 {
+		fault("WAIT", "%s is negative", c.Wait)
+	}
+	if c.Hear < 0 {
+		fault("HEAR", "%s is negative", c.Hear)
 	}
 	if c.HostPID < 1 {
 		fault("HOST_PID", "%d is no process id", c.HostPID)

@@ -74,11 +74,12 @@ func (c *config) Validate() error {
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		fault("ADMIN_ADDRESS", "%q: %q is no port", c.AdminAddress, port)
 	}
-	for variable, d := range map[string]time.Duration{
-		"ARTIFACTS_WAIT": c.ArtifactsWait, "DRAIN_GRACE": c.DrainGrace, "DRAIN_TIMEOUT": c.DrainTimeout,
-	} {
-		if d < 0 {
-			fault(variable, "%s: below 0", d)
+	for _, each := range []struct {
+		variable string
+		value    time.Duration
+	}{{"ARTIFACTS_WAIT", c.ArtifactsWait}, {"DRAIN_GRACE", c.DrainGrace}, {"DRAIN_TIMEOUT", c.DrainTimeout}} {
+		if each.value < 0 {
+			fault(each.variable, "%s: below 0", each.value)
 		}
 	}
 	for _, prefix := range c.TrustedProxies {

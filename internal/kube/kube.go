@@ -75,7 +75,7 @@ type List[T any] struct {
 	Items         []T `json:"items"`
 }
 
-// DeepCopyObject implements runtime.Object. Nobody changes what was decoded.
+// DeepCopyObject implements runtime.Object. Nobody changes a decoded object.
 func (l *List[T]) DeepCopyObject() runtime.Object {
 	c := *l
 	c.Items = slices.Clone(l.Items)

@@ -65,13 +65,12 @@ type answered struct {
 func NewPool(c Config) *Pool {
 	p := &Pool{
 		config:    c,
-		log:       c.Logger,
+		log:       cmp.Or(c.Logger, slog.New(slog.DiscardHandler)),
 		metrics:   c.Metrics.route(c.Route),
 		answers:   make([]answered, len(c.Sources)),
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
 	}
-	p.log = cmp.Or(p.log, slog.New(slog.DiscardHandler))
 	p.next.Store(jitter)
 	p.view.Store(&view{})
 	if c.Before != nil {

@@ -99,7 +99,7 @@ func New(o Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		options: o,
-		log:     o.Logger,
+		log:     cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		loops:   loop.NewGroup(0),
 		shapers: shaper.NewGroup(),
 		reloads: make(chan reload),
@@ -108,7 +108,6 @@ func New(o Options) (*Proxy, error) {
 		fronts:  map[string]*running{},
 		failed:  make(chan error, 1),
 	}
-	p.log = cmp.Or(p.log, slog.New(slog.DiscardHandler))
 	p.metrics = newMetrics(o.Registry, p)
 	if err := p.apply(o.Table); err != nil {
 		return nil, err

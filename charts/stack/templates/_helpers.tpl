@@ -286,11 +286,6 @@ Empty where it announces other Services, too, or its addresses are not known her
 {{- end -}}
 {{- end -}}
 
-{{/* The name of stack-lb's service account. Takes root and v. */}}
-{{- define "stack.lbAccount" -}}
-{{- printf "%s-lb" (include "stack.fullname" .root) -}}
-{{- end -}}
-
 {{/* The Service's name. Takes root and v. */}}
 {{- define "stack.service" -}}
 {{- .v.service.name | default (include "stack.fullname" .root) -}}

@@ -44,7 +44,7 @@ func (f *Fetcher) check(ctx context.Context) (map[string]error, error) {
 	}
 	defer v.close()
 	v.collect()
-	c := &check{Fetcher: f, volume: v, current: v.manifest(nameCurrent), damaged: map[string]bool{}}
+	c := &check{Fetcher: f, volume: v, current: v.manifest(), damaged: map[string]bool{}}
 	if err := c.heal(ctx); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (f *Fetcher) check(ctx context.Context) (map[string]error, error) {
 
 // heal finds damaged files and takes them away.
 func (c *check) heal(ctx context.Context) error {
-	damaged, err := c.volume.verify(ctx, nameCurrent, c.current)
+	damaged, err := c.volume.verify(ctx, c.current)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (c *check) heal(ctx context.Context) error {
 		if c.volume.readOnly != nil {
 			continue
 		}
-		if err := c.volume.remove(nameCurrent, name); err != nil {
+		if err := c.volume.remove(name); err != nil {
 			return err
 		}
 	}

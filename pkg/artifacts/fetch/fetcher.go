@@ -90,10 +90,9 @@ func New(c Config, o Options) (*Fetcher, error) {
 		return nil, fmt.Errorf("failed to set up artifacts: %w", err)
 	}
 	f := &Fetcher{
-		config: c.withDefaults(), log: o.Logger, metrics: o.Metrics, client: o.Client,
-		sets: map[string]*SetStatus{}, present: map[string]bool{}, updated: make(chan struct{}, 1),
+		config: c.withDefaults(), log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		client: o.Client, sets: map[string]*SetStatus{}, present: map[string]bool{}, updated: make(chan struct{}, 1),
 	}
-	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
 	if f.client == nil {
 		f.client = newClient(f.proxy)
 	}

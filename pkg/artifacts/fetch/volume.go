@@ -93,25 +93,24 @@ func (v *volume) path(names ...string) string {
 	return filepath.Join(append([]string{v.dir}, names...)...)
 }
 
-// manifest reads that of the generation that a link names. A missing or damaged one is empty.
-func (v *volume) manifest(link string) *artifacts.Manifest {
-	m, err := artifacts.ReadManifest(os.DirFS(v.path(link)))
+// manifest reads that of what is served. A missing or damaged one is empty.
+func (v *volume) manifest() *artifacts.Manifest {
+	m, err := artifacts.ReadManifest(os.DirFS(v.path(nameCurrent)))
 	if err == nil {
 		return m
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		v.log.Error("manifest damaged", "generation", link, "error", err)
+		v.log.Error("manifest damaged", "generation", nameCurrent, "error", err)
 	}
 	return &artifacts.Manifest{}
 }
 
-// verify reads every file of the generation that a link names, and returns those that are not what the manifest
-// says.
-func (v *volume) verify(ctx context.Context, link string, m *artifacts.Manifest) ([]string, error) {
+// verify reads every served file, and returns those that are not what the manifest says.
+func (v *volume) verify(ctx context.Context, m *artifacts.Manifest) ([]string, error) {
 	if len(m.Files) == 0 {
 		return nil, nil
 	}
-	root, err := os.OpenRoot(v.path(link))
+	root, err := os.OpenRoot(v.path(nameCurrent))
 	if err != nil {
 		return nil, fmt.Errorf("failed to open generation: %w", err)
 	}
@@ -149,8 +148,8 @@ func verifyFile(ctx context.Context, root *os.Root, name string, want artifacts.
 }
 
 // remove takes a damaged file away, so that nobody boots it.
-func (v *volume) remove(link, name string) error {
-	root, err := os.OpenRoot(v.path(link))
+func (v *volume) remove(name string) error {
+	root, err := os.OpenRoot(v.path(nameCurrent))
 	if err != nil {
 		return fmt.Errorf("failed to open generation: %w", err)
 	}
@@ -207,7 +206,7 @@ func (v *volume) publish(staged *os.Root, m *artifacts.Manifest) error {
 	return v.point(filepath.Join(nameGenerations, id))
 }
 
-// point makes the link to what is served lead to another generation, in one step.
+// point has another generation served: it replaces the link in one step.
 func (v *volume) point(target string) error {
 	fresh := v.path(nameCurrent + ".new")
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +221,7 @@ func (v *volume) point(target string) error {
 	return syncDir(v.dir)
 }
 
-// collect removes the generations that are not served, and what is left of interrupted runs.
+// collect removes the generations that are not served, and the leftovers of interrupted runs.
 func (v *volume) collect() {
 	if v.lock == nil {
 		return

@@ -81,12 +81,11 @@ var errRefused = errors.New("it refuses what this program sends: is the key the 
 func NewSender(c SenderConfig) *Sender {
 	c.Queue = cmp.Or(c.Queue, DefaultQueue)
 	s := &Sender{
-		config: c, log: c.Logger, batch: make([]boot.Event, turnMost), events: boot.NewQueue(c.Queue),
-		lines: boot.NewQueue(c.Lines), body: make([]byte, 0, eventsMost), away: time.Now(),
+		config: c, log: cmp.Or(c.Logger, slog.New(slog.DiscardHandler)), batch: make([]boot.Event, turnMost),
+		events: boot.NewQueue(c.Queue), lines: boot.NewQueue(c.Lines), body: make([]byte, 0, eventsMost), away: time.Now(),
 		head: head{Session: rand.Text(), Program: c.Program, Pod: c.Pod},
 	}
 	s.client.Transport = &http.Transport{DialContext: s.dial}
-	s.log = cmp.Or(s.log, slog.New(slog.DiscardHandler))
 	set := metric.New(c.Registerer, c.Metrics)
 	s.there = set.Gauge("boots_connected", "Whether stack-boots takes events of boots.").WithLabelValues()
 	s.sent = set.Counter("boot_events_sent_total", "Events of boots that stack-boots took.").WithLabelValues()

@@ -27,7 +27,7 @@ const (
 	reasonBooted = "PXEBooted" // the boot has
 )
 
-// Bounds of Events. The library keeps a thousand that wait, and drops what is more.
+// Bounds of Events. The library keeps a thousand that wait, and drops further ones.
 const (
 	requestsPerSecond, requestsAtOnce = 20, 50
 	// Steps have a bound of their own, so that no number of them keeps warnings back.
@@ -54,7 +54,7 @@ func CoreClient(config *rest.Config) (rest.Interface, error) {
 	return kube.Client(config, program, core.SchemeGroupVersion, coreScheme)
 }
 
-// startEvents makes what writes Events.
+// startEvents makes the broadcaster and the recorder of Events.
 func (w *Watcher) startEvents() {
 	w.events = record.NewBroadcaster(record.WithSleepDuration(tryEvery), record.WithContext(quiet(context.Background())),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{

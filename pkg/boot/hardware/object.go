@@ -57,7 +57,7 @@ type port struct {
 	arch    string
 }
 
-// DeepCopyObject implements runtime.Object. Nobody changes what was decoded.
+// DeepCopyObject implements runtime.Object. Nobody changes a decoded object.
 func (o *object) DeepCopyObject() runtime.Object {
 	c := *o
 	return &c
@@ -74,10 +74,11 @@ func (o *object) port(mac [6]byte) *port {
 	return nil
 }
 
-// maxInterfaces and maxArch bound what is kept of one object: its interfaces, and bytes of an architecture's name.
+// maxInterfaces bounds the interfaces of one object that are kept, maxArch the bytes of an architecture's name.
 const maxInterfaces, maxArch = 64, 16
 
-// trim leaves of an object what is kept of it: annotations and managers take more. It implements cache.TransformFunc.
+// trim leaves out the fields that nobody here reads: annotations and managers take most of an object. It implements
+// cache.TransformFunc.
 func trim(given any) (any, error) {
 	switch o := given.(type) {
 	case *object:

@@ -57,10 +57,10 @@ type Watcher struct {
 // New makes a watcher, which knows nothing before Run.
 func New(o Options) *Watcher {
 	w := &Watcher{
-		options: o, log: o.Logger, metrics: o.Metrics, steps: rate.NewLimiter(stepsPerSecond, stepsAtOnce),
+		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		steps:   rate.NewLimiter(stepsPerSecond, stepsAtOnce),
 		closest: closest{searches: rate.NewLimiter(searchesPerSecond, searchesAtOnce)},
 	}
-	w.log = cmp.Or(w.log, slog.New(slog.DiscardHandler))
 	if w.metrics == nil {
 		w.metrics = NewMetrics(nil)
 	}
@@ -197,7 +197,7 @@ func (w *Watcher) Expected() (all []journal.Expected) {
 			}
 			for _, mac := range w.machinesOf(j) {
 				h, _ := w.Lookup(mac)
-				if h.Netboot && w.workflowOf(mac, h.Name) == j && len(all) < maxExpected {
+				if h.Netboot && h.Workflow == &j.job.Workflow && len(all) < maxExpected {
 					all = append(all, journal.Expected{MAC: mac, Since: j.CreationTimestamp.Time})
 				}
 			}
@@ -251,7 +251,7 @@ type follower struct {
 	away, there         bool // what was told last
 }
 
-// informer follows what is listed and watched.
+// informer keeps the objects of a list and a watch.
 func (f *follower) informer(from cache.ListerWatcher, example runtime.Object) cache.SharedIndexInformer {
 	made := cache.NewSharedIndexInformer(from, example, 0, cache.Indexers{byMachine: machinesOf})
 	changed := func(change float64) {

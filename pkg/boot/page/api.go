@@ -45,6 +45,9 @@ func filtered(next func(http.ResponseWriter, *http.Request, Filter)) http.Handle
 	}
 }
 
+// answerPiece is how much of a list is gathered before it is sent, in bytes.
+const answerPiece = 64 << 10
+
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 	snap := s.look.snapshot()
 	sources := s.options.Sources()
@@ -70,7 +73,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, f Filter) {
 			st.b.WriteByte(',')
 		}
 		_ = encoder.Encode(&e.view) // there is nothing in it that cannot be encoded
-		if st.b.Len() > 64<<10 {
+		if st.b.Len() > answerPiece {
 			if _, err := st.flush(); err != nil {
 				return
 			}

@@ -24,8 +24,8 @@ type Filter struct {
 	Limit  int    // how many are listed; 0: all of them by the API, and so many as a page shows
 }
 
-// parameters are what a query may have; boot is of a machine's page, id of the events.
-var parameters = []string{"state", "q", "offset", "limit", "boot", "id"}
+// parameters are what a query may have; boot is of a machine's page.
+var parameters = []string{"state", "q", "offset", "limit", "boot"}
 
 // has reports whether a state is asked for.
 func (f Filter) has(state journal.State) bool {

@@ -57,29 +57,23 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	shown := false
-	s.watch(r.Context(), st, s.ofMachine(r, s.look.id(r.PathValue("id")), func(m journal.MachineView, found bool) {
-		shown = shown || found
-		if !shown {
+	id := s.look.id(r.PathValue("id"))
+	var known *entry // an entry never changes: another one means that something of the machine did
+	first, shown := true, false
+	s.watch(r.Context(), st, func(snap *snapshot) {
+		if !first && snap.ids[id] == known {
+			return
+		}
+		known, first = snap.ids[id], false
+		m, found := s.machine(r, id)
+		if shown = shown || found; !shown {
 			return
 		}
 		if text := s.markup("boot", s.pageOf(r, m, found)); text != "" {
 			encoded, _ := json.Marshal(map[string]any{"html": text, "now": s.options.Now().UnixMilli()})
 			st.add("machine", encoded)
 		}
-	}))
-}
-
-// ofMachine calls tell at first and whenever something new is known of a machine: that changes its entry.
-func (s *Server) ofMachine(r *http.Request, id string, tell func(m journal.MachineView, found bool)) func(*snapshot) {
-	var known *entry // an entry never changes: another one means that something of the machine did
-	first := true
-	return func(snap *snapshot) {
-		if e := snap.ids[id]; first || e != known {
-			known, first = e, false
-			tell(s.machine(r, id))
-		}
-	}
+	})
 }
 
 // pageOf makes the page of a machine.

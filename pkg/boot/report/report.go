@@ -53,7 +53,7 @@ type Reporter struct {
 func New(o Options) *Reporter {
 	set, ofSteps := metric.New(o.Registry, "stack_boot"), metric.New(o.Registry, "stack_boot_step", "step")
 	r := &Reporter{
-		log: o.Logger, lines: rate.NewLimiter(linesPerSecond, linesAtOnce),
+		log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), lines: rate.NewLimiter(linesPerSecond, linesAtOnce),
 		steps: set.Counter("steps_total", "Steps of boots that ended, by result: ok, failed.", "step", "result"),
 		seconds: ofSteps.Histogram("duration_seconds", "How long steps of boots took.",
 			.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900),
@@ -63,7 +63,6 @@ func New(o Options) *Reporter {
 		unlogged: set.Counter("unlogged_total", "Log lines about boots that were left out, being too many.").
 			WithLabelValues(),
 	}
-	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	for _, state := range []journal.State{
 		journal.Booted, journal.Installed, journal.Stuck, journal.StateFailed, journal.Quiet,
 	} {

@@ -27,9 +27,8 @@ type files[TLS any] struct {
 }
 
 func newFiles[TLS any](o Options, build func(texts [][]byte) (*TLS, error), paths ...string) *files[TLS] {
-	f := &files[TLS]{build: build, log: o.Logger, metrics: o.Metrics.route(o.Route)}
-	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
-	f.log = f.log.With("route", o.Route)
+	f := &files[TLS]{build: build, metrics: o.Metrics.route(o.Route)}
+	f.log = cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("route", o.Route)
 	for _, path := range paths {
 		if path != "" {
 			f.watched.Paths = append(f.watched.Paths, path)

@@ -52,8 +52,7 @@ func New(c Config, o Options) (*Verifier, error) {
 		return nil, fmt.Errorf("failed to set up tokens: %w", err)
 	}
 	c = c.withDefaults()
-	log := o.Logger
-	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	log := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	v := &Verifier{config: c, metrics: o.Metrics.route(o.Route)}
 	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{

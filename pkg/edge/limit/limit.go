@@ -86,7 +86,6 @@ func (c Config) withDefaults() Config {
 
 // Limiter has the limits of one route.
 type Limiter struct {
-	config  Config
 	metrics *routeMetrics
 	start   time.Time
 
@@ -98,7 +97,7 @@ type Limiter struct {
 // New makes a limiter. Metrics may be nil.
 func New(c Config, route string, m *Metrics) *Limiter {
 	c = c.withDefaults()
-	l := &Limiter{config: c, metrics: m.route(route), start: time.Now()}
+	l := &Limiter{metrics: m.route(route), start: time.Now()}
 	l.total, l.perClient = newTable(c.Total, 1), newTable(c.PerClient, mostClients)
 	l.concurrent = counter{most: c.Concurrent, perClient: c.ConcurrentPerClient, clients: map[netip.Addr]int{}}
 	return l

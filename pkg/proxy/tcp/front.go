@@ -117,13 +117,12 @@ func Listen(c Config) (*Front, error) {
 	}
 	f := &Front{
 		config:  c,
-		log:     c.Logger,
+		log:     cmp.Or(c.Logger, slog.New(slog.DiscardHandler)),
 		metrics: c.Metrics.route(c.Route),
 		account: c.Account.Route(c.Route),
 	}
 	hurried, hurry := context.WithCancel(context.Background())
 	f.hurried, f.hurry = hurried.Done(), hurry
-	f.log = cmp.Or(f.log, slog.New(slog.DiscardHandler))
 	f.lines = loglimit.NewClients(f.log)
 	f.Update(c.Settings)
 	var err error

@@ -132,11 +132,11 @@ func TestTheFilesThatMachinesLoadAreAskedFor(t *testing.T) {
 	}
 	const at = "files=http://stack:8080/"
 	for values, want := range map[string]string{
-		fetch(", arch: both"):                 at + "vmlinuz-x86_64?file " + at + "vmlinuz-aarch64?file",
-		fetch(", arch: aarch64, path: hook"):  at + "hook/vmlinuz-aarch64?file",
-		fetch(""):                             at + "vmlinuz-x86_64?file",
-		fetch(", extension: iso"):             at,
-		"publicIP: 192.0.2.10":                at,
+		fetch(", arch: both"):                at + "vmlinuz-x86_64?file " + at + "vmlinuz-aarch64?file",
+		fetch(", arch: aarch64, path: hook"): at + "hook/vmlinuz-aarch64?file",
+		fetch(""):                            at + "vmlinuz-x86_64?file",
+		fetch(", extension: iso"):            at,
+		"publicIP: 192.0.2.10":               at,
 	} {
 		var pod corev1.Pod
 		rendersFrom(t, values).object(t, "Pod", "-test", &pod)
