@@ -64,24 +64,22 @@ func (c *config) Validate() error {
 	if c.Preset != "" && !slices.Contains(route.Presets(), c.Preset) {
 		fault("PRESET", "%q: none of %s", c.Preset, strings.Join(route.Presets(), ", "))
 	}
-	if c.Tinkerbell != "" {
-		if err := route.CheckHost(c.Tinkerbell); err != nil {
-			fault("TINKERBELL", "%q: %w", c.Tinkerbell, err)
-		}
+	if err := route.CheckHost(c.Tinkerbell); c.Tinkerbell != "" && err != nil {
+		fault("TINKERBELL", "%q: %w", c.Tinkerbell, err)
 	}
 	if _, port, err := net.SplitHostPort(c.AdminAddress); err != nil {
 		fault("ADMIN_ADDRESS", "%w", err)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		fault("ADMIN_ADDRESS", "%q: %q is no port", c.AdminAddress, port)
 	}
-	for _, each := range []struct {
-		variable string
-		value    time.Duration
-	}{{"ARTIFACTS_WAIT", c.ArtifactsWait}, {"DRAIN_GRACE", c.DrainGrace}, {"DRAIN_TIMEOUT", c.DrainTimeout}} {
-		if each.value < 0 {
-			fault(each.variable, "%s: below 0", each.value)
+	notNegative := func(variable string, d time.Duration) {
+		if d < 0 {
+			fault(variable, "%s: below 0", d)
 		}
 	}
+	notNegative("ARTIFACTS_WAIT", c.ArtifactsWait)
+	notNegative("DRAIN_GRACE", c.DrainGrace)
+	notNegative("DRAIN_TIMEOUT", c.DrainTimeout)
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 || slices.ContainsFunc(c.PublicAddresses, prefix.Contains) {
 			fault("TRUSTED_PROXIES", "%s: machines are in it, and each could pass for any other: "+
