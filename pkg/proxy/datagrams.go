@@ -68,7 +68,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	case route.TFTP:
 		c := tftpConfig(r)
 		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.tftp
-		c.Sink, c.Shaper = p.options.Sink, p.shapers.Route(r.Name)
+		c.Sink = p.options.Sink
 		if c.Transparent && p.options.CatchAnswers {
 			if err := datagram.CatchAnswers(); err != nil {
 				return nil, fmt.Errorf("failed to open tftp route %s: %w", r.Name, err)
@@ -83,7 +83,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		opened, err := syslog.Listen(syslog.Config{
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
-			Source:       syslog.Source(r.Syslog.Source), Logger: log, Metrics: p.metrics.syslog,
+			Logger:       log, Metrics: p.metrics.syslog,
 			Sink: p.options.Sink,
 		})
 		if err != nil {
@@ -120,7 +120,7 @@ func tftpConfig(r route.Route) tftp.Config {
 	var boot bootfile.Config
 	boot.Directory, boot.Path = r.TFTP.BootFiles()
 	return tftp.Config{
-		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), AllowWrite: r.TFTP.AllowWrite,
+		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(),
 		Transparent: r.TFTP.Source == "transparent", Boot: boot, Loaders: r.TFTP.Loaders,
 	}
 }
@@ -133,6 +133,5 @@ func udpConfig(r route.Route) udp.Config {
 // sameDatagram reports whether an open datagram front can serve the next version of its route. A syslog front has no
 // sessions, so it is simply opened again.
 func sameDatagram(a, b route.Route) bool {
-	return a.Syslog == b.Syslog && a.TFTP.Source == b.TFTP.Source &&
-		(a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
+	return a.TFTP.Source == b.TFTP.Source && (a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
 }

@@ -16,7 +16,6 @@ func TestSourceChangesByReload(t *testing.T) {
 		same   bool
 	}{
 		"source": {func(r *route.Route) { r.TFTP.Source = "transparent" }, false},
-		"writes": {func(r *route.Route) { r.TFTP.AllowWrite = true }, true},
 		"bounds": {func(r *route.Route) { r.Timeouts.Idle = setting.Duration(time.Minute) }, true},
 	} {
 		after := before

@@ -74,7 +74,6 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 		Drain:          r.Timeouts.Drain.D(),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
-		Shaper:         p.shapers.Route(r.Name),
 		AcceptProxy:    r.ProxyProtocol.Accept,
 	}
 	switch r.ProxyProtocol.Send {

@@ -359,13 +359,10 @@ func TestLoopIsRefused(t *testing.T) {
 		Table:     table(row("a", route.TCP, l, self), row("b", route.TCP, free(t), outer)),
 		Addresses: []netip.Addr{public},
 	})
-	// Two routes that lead to each other go round as well, and with a machine's address as the source nothing else could
-	// tell it.
+	// Two routes that lead to each other go round as well.
 	there, back := free(t), free(t)
 	leads := func(name string, at, to route.Listen) route.Route {
-		one := row(name, route.Syslog, at, route.Backend{Host: to.AddrPort().Addr().String(), Port: to.AddrPort().Port()})
-		one.Syslog.Source = "none"
-		return one
+		return row(name, route.Syslog, at, route.Backend{Host: to.AddrPort().Addr().String(), Port: to.AddrPort().Port()})
 	}
 	r.apply(t, table(row("a", route.TCP, l, self), row("b", route.TCP, free(t), outer), leads("there", there, back),
 		leads("back", back, there)))

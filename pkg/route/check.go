@@ -123,7 +123,6 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	}
 	only("files", r.Files != FilesOptions{}, Files)
 	only("tftp", r.TFTP != TFTPOptions{}, TFTP)
-	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
 	only("hosts", len(r.Hosts) > 0, web...)
 	only("tls", r.TLS != nil, stream...)
 	only("tls.alpn", r.TLS != nil && len(r.TLS.ALPN) > 0, TCP)
@@ -138,7 +137,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("proxyProtocol.send", r.ProxyProtocol.Send != "", TCP)
 	only("limits.connections", r.Limits.Connections != 0, stream...)
 	only("limits.connectionsPerClient", r.Limits.ConnectionsPerClient != 0, stream...)
-	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
+	only("limits.rate", r.Limits.Rate != 0, HTTP, Files)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
 	r.checkEdge(at)
 	r.checkNumbers(at)

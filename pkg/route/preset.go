@@ -105,8 +105,6 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 		r.AccessLog = "errors"
 	}
 	switch r.Protocol {
-	case Syslog:
-		r.Syslog.Source = cmp.Or(r.Syslog.Source, "rewrite")
 	case TFTP:
 		r.TFTP.Source = cmp.Or(r.TFTP.Source, "proxy")
 		if files := r.TFTP.Files; files != "" && !filepath.IsAbs(files) {

@@ -73,7 +73,6 @@ type Route struct {
 	AccessLog       string          `json:"accessLog,omitempty" enum:"off,errors,all" desc:"http, grpc, files: which requests are logged; default errors"`
 	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
-	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
 }
 
 // Timeouts of a route.
@@ -88,7 +87,7 @@ type Limits struct {
 	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default what memory and descriptors allow"`
 	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" min:"0" desc:"the same, by client address (IPv6: a /64; that of the PROXY header, where one is accepted)"`
 	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
-	Rate                 setting.Rate  `json:"rate,omitempty" desc:"tcp, http, files, tftp: bits a second that are sent to all clients together, shared fairly among their addresses (IPv6: /64): 500M, 2.5G; default no bound"`
+	Rate                 setting.Rate  `json:"rate,omitempty" desc:"http, files: bits a second that are sent to all clients together, shared fairly among their addresses (IPv6: /64): 500M, 2.5G; default no bound"`
 }
 
 // ProxyProtocol says where PROXY headers are read and written.
@@ -104,10 +103,9 @@ type FilesOptions struct {
 
 // TFTPOptions of a tftp route.
 type TFTPOptions struct {
-	AllowWrite bool   `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
-	Source     string `json:"source,omitempty" enum:"transparent,proxy" desc:"whose address the server sees: the machine's (needs NET_ADMIN or NET_RAW, and answers that are routed to us) or ours; default proxy"`
-	Files      string `json:"files,omitempty" desc:"directory of boot files, which are served before a backend is asked: below STACK_PROXY_FILES_DIRECTORY (boot), all of it (.), or an absolute path; default none"`
-	Loaders    string `json:"loaders,omitempty" desc:"port and path by which the backend has its loaders by HTTP (:7171/ipxe/): those that it gives to all machines alike are served from memory; default none, the presets have Smee's"`
+	Source  string `json:"source,omitempty" enum:"transparent,proxy" desc:"whose address the server sees: the machine's (needs NET_ADMIN or NET_RAW, and answers that are routed to us) or ours; default proxy"`
+	Files   string `json:"files,omitempty" desc:"directory of boot files, which are served before a backend is asked: below STACK_PROXY_FILES_DIRECTORY (boot), all of it (.), or an absolute path; default none"`
+	Loaders string `json:"loaders,omitempty" desc:"port and path by which the backend has its loaders by HTTP (:7171/ipxe/): those that it gives to all machines alike are served from memory; default none, the presets have Smee's"`
 }
 
 // BootFiles are the directory of boot files, and where they are in it; none is empty. The route is of a complete table.
@@ -123,11 +121,6 @@ func (o TFTPOptions) BootFiles() (directory, below string) {
 
 // inside parts a directory that may be exchanged for another one from what is looked up in it, as in rsync(1).
 const inside = "/./"
-
-// SyslogOptions of a syslog route.
-type SyslogOptions struct {
-	Source string `json:"source,omitempty" enum:"transparent,rewrite,none" desc:"how the machine stays visible: its address as the sender (needs NET_ADMIN or NET_RAW), as HOSTNAME, or not; default rewrite"`
-}
 
 // Address is where a route's row listens, for errors and tables.
 func (r Route) Address(l Listen) string { return fmt.Sprintf("%s/%s", l, r.Protocol.Network()) }

@@ -60,13 +60,14 @@ routes:
   listen: ["192.0.2.1:42113", "[2001:db8::1]:42113"]
   backends: [tink-server.tink.:42113, service:tink/server:grpc]
   timeouts: {idle: 1h30m}
-  limits: {connections: 1000, rate: 2.5G}
+  limits: {connections: 1000}
   proxyProtocol: {accept: [192.0.2.0/24], send: v2}
 - name: boot
   protocol: http
   listen: 7171
   backends: smee:7171
   accessLog: all
+  limits: {rate: 2.5G}
 `), Defaults{Drain: setting.Duration(30 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
@@ -85,12 +86,12 @@ routes:
 			Timeouts: Timeouts{
 				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(30 * time.Second),
 			},
-			Limits:        Limits{Connections: 1000, Rate: 2.5e9},
+			Limits:        Limits{Connections: 1000},
 			ProxyProtocol: ProxyProtocol{Accept: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Send: "v2"},
 		},
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
-			TrustedPrefixes: ten, AccessLog: "all",
+			TrustedPrefixes: ten, AccessLog: "all", Limits: Limits{Rate: 2.5e9},
 			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
 		},
 	}}
@@ -115,7 +116,7 @@ func TestMistakes(t *testing.T) {
 		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
 		"fraction":        {route("  limits: {connections: 1.5}\n"), `line 6: routes[0].limits.connections: "1.5" is not a whole number`},
 		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
-		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
+		"wrong protocol":  {route("  tftp: {files: boot}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
 		"removed":         {route("  health: {active: {type: tcp}}\n"), "line 6: routes[0].health: is no field any more: leave it out: three failures"},
 		"bad name":        {"routes: [{name: A_b, protocol: tcp, listen: 1, backends: a:1}]", `"A_b" is no name`},
 		"bad host":        {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'a b:1'}]", `"a b" is not a DNS name`},
@@ -123,12 +124,11 @@ func TestMistakes(t *testing.T) {
 		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
 		"only told once": {strings.Replace(route("  limits: {connections: -1}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.connections: does not apply to protocol syslog"},
-		"rate in Mbits": {route("  limits: {rate: 500}\n"), "line 6: routes[0].limits.rate: 500 bits a second is below 1M: machines would not boot"},
+		"rate in Mbits": {strings.Replace(route("  limits: {rate: 500}\n"), "tcp", "http", 1), "line 6: routes[0].limits.rate: 500 bits a second is below 1M: machines would not boot"},
 		"removed field": {route("  limits: {machines: 40}\n"), "line 6: routes[0].limits.machines: is no field any more: " +
 			"leave it out: machines do not wait to be served, and limits.rate gives each the same share"},
 		"rate that is none": {route("  limits: {rate: fast}\n"), `line 6: routes[0].limits.rate: "fast" is no rate: write the bits a second as in 500M or 2.5G`},
-		"rate of a stream": {strings.Replace(route("  limits: {rate: 1G}\n"), "tcp", "grpc", 1),
-			"line 6: routes[0].limits.rate: does not apply to protocol grpc"},
+		"rate of a stream":  {route("  limits: {rate: 1G}\n"), "line 6: routes[0].limits.rate: does not apply to protocol tcp"},
 		"rate of syslog": {strings.Replace(route("  limits: {requests: {total: {perSecond: -1}}}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.requests: does not apply to protocol syslog"},
 		"bad preset":      {"preset: [classic]\nroutes: []\n", "line 1: preset: expected one value, found a list"},

@@ -52,9 +52,7 @@ func (r Route) notes() string {
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)
 	add(r.Limits.Rate > 0, "%s bit/s", r.Limits.Rate)
 	add(r.Limits.Connections > 0, "at most %d connections", r.Limits.Connections)
-	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
 	add(r.TFTP.Source == "transparent", "source %s", r.TFTP.Source)
-	add(r.TFTP.AllowWrite, "writes allowed")
 	add(r.TFTP.Files != "", "boot files in %s", r.TFTP.Files)
 	return strings.Join(notes, "; ")
 }

@@ -145,7 +145,7 @@ func (c *Conn) beginAnswer(rest []byte) state {
 		return passing
 	}
 	x.streamed = true
-	c.owner.Streaming(c.upstream.fd, c.client.fd, x.answer.length)
+	x.piece = c.owner.Streaming(c.upstream.fd, c.client.fd, x.answer.length)
 	x.route.Progressed(x, x.result(nil))
 	return passing
 }
@@ -157,7 +157,7 @@ func (c *Conn) keepOrClose() {
 	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && u.pool.wants(u, x)
 	if x.streamed { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.streamed = false
-		c.owner.Streamed(keep, x.rationLeft)
+		c.owner.Streamed(keep)
 	}
 	if keep {
 		u.pool.put(u)

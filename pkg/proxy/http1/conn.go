@@ -51,7 +51,6 @@ const (
 	receiving  // for more of the body
 	blocked    // for the client to take more
 	loading    // for a part of a file
-	rationed   // for its share of the route's rate
 	gone       // for nothing: it is closed, or handed off
 
 	// It does something in these, until it has to wait.
@@ -73,7 +72,6 @@ const (
 	clientWritable
 	endpointReady
 	loaded
-	granted
 	turn   // the loop has served its other sockets
 	events // how many there are
 )
@@ -90,7 +88,6 @@ var moves = [states][events]state{
 	receiving:  {endpointReady: passing},
 	blocked:    {clientWritable: passing},
 	loading:    {loaded: passing},
-	rationed:   {granted: passing},
 }
 
 // on goes on with the connection after an event.
@@ -173,7 +170,7 @@ func (c *Conn) Ready(e loop.Events) {
 // ended its side may read on: half of a TCP connection says nothing about the other one (RFC 9293, section 3.6).
 func (c *Conn) closeIfReset() (closed bool) {
 	switch c.state {
-	case connecting, unsent, asked, receiving, rationed:
+	case connecting, unsent, asked, receiving:
 		if c.client.reset() {
 			c.close()
 			return true
@@ -259,7 +256,7 @@ func (c *Conn) finish(x *Exchange, r Result) {
 		x.Endpoint.Release()
 	}
 	if x.streamed { // the answer broke off, or keepOrClose would have told: the endpoint's connection is not kept
-		c.owner.Streamed(false, x.rationLeft)
+		c.owner.Streamed(false)
 	}
 	c.owner.Received(x.size)
 	x.route.Ended(x, r)
@@ -290,7 +287,7 @@ func (c *Conn) tick(now time.Time) {
 	past := now.Sub(c.since)
 	over := func(limit time.Duration) bool { return limit > 0 && past >= limit }
 	switch c.state {
-	case connecting, unsent, asked, rationed, receiving, blocked:
+	case connecting, unsent, asked, receiving, blocked:
 		c.exchange.route.Progressed(c.exchange, c.exchange.result(nil))
 	}
 	switch c.state {
@@ -315,9 +312,6 @@ func (c *Conn) tick(now time.Time) {
 			c.run(c.failed(whileAsking, os.ErrDeadlineExceeded))
 			return
 		}
-		c.attend(past)
-	case rationed: // it is we who hold the client up
-		c.owner.Progress()
 		c.attend(past)
 	case receiving:
 		c.attend(past)
@@ -349,9 +343,6 @@ func (c *Conn) stalled(now time.Time, past time.Duration) {
 		c.Refuse()
 	}
 }
-
-// Granted tells that a ration of the answer may be sent. Any goroutine may call it.
-func (c *Conn) Granted() { c.engine.Soon(func() { c.on(granted) }) }
 
 // Close has the loop close the connection, unless that was handed off. Any goroutine may call it.
 func (c *Conn) Close() { c.engine.Soon(func() { c.close() }) }

@@ -48,8 +48,6 @@ func (o *owner) Retired() bool                { return false }
 func (o *owner) Closed()                      { o.closed.Add(1) }
 func (o *owner) Progressed(*Exchange, Result) {}
 
-func (o *owner) Ration(n int) (int, bool) { return n, true }
-
 func (o *owner) HandOff(_ int, early []byte) { o.left <- early }
 
 func (o *owner) Failed(_ *Exchange, _ bool, err error) *Refusal {
@@ -61,8 +59,11 @@ func (o *owner) Upstreams() *Upstreams { return o.upstreams }
 func (o *owner) Succeeded()            {}
 func (o *owner) Release()              { o.active.Add(-1) }
 
-func (o *owner) Streaming(endpoint, _ int, _ int64) { o.lasting = endpoint }
-func (o *owner) Streamed(bool, int)                 { o.lasting = 0 }
+func (o *owner) Streaming(endpoint, _ int, _ int64) int {
+	o.lasting = endpoint
+	return Piece
+}
+func (o *owner) Streamed(bool) { o.lasting = 0 }
 
 func (o *owner) Sent(n int) {
 	o.mu.Lock()

@@ -30,7 +30,7 @@ func (x *Exchange) free() {
 	x.conn, x.route, x.Endpoint, x.Added, x.File, x.broken = nil, nil, nil, nil, nil, nil
 	x.answer = answer{lines: x.answer.lines[:0]}
 	x.body = body{line: x.body.line[:0]}
-	x.in, x.out, x.heads, x.sent, x.payload, x.loads, x.rationLeft = x.in[:0], x.out[:0], 0, 0, 0, 0, 0
+	x.in, x.out, x.heads, x.sent, x.payload, x.loads = x.in[:0], x.out[:0], 0, 0, 0, 0
 	x.newConn, x.begun, x.streamed, x.stalled, x.location = false, false, false, false, ""
 	exchanges.Put(x)
 }

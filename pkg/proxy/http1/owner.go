@@ -15,15 +15,11 @@ type Owner interface {
 	Sent(n int)
 	// Progress reports that a slow client has acknowledged more of them.
 	Progress()
-	// Streaming begins an answer that did not come whole with its head. endpoint and client are the descriptors; length
-	// is -1 if it is unknown.
-	Streaming(endpoint, client int, length int64)
-	// Ration asks for some of n bytes of such an answer, by the route's rate and the memory, and returns for how many. If
-	// that is not now, the owner calls [Conn.Granted] when they may be sent.
-	Ration(n int) (some int, now bool)
-	// Streamed ends such an answer, and takes bytes of the last ration back that were not sent. The endpoint's connection
-	// is still open if it is kept.
-	Streamed(kept bool, unsent int)
+	// Streaming begins an answer that did not come whole with its head, and returns how many bytes of it may be read at a
+	// time, at most Piece. endpoint and client are the descriptors; length is -1 if it is unknown.
+	Streaming(endpoint, client int, length int64) (piece int)
+	// Streamed ends such an answer. The endpoint's connection is still open if it is kept.
+	Streamed(kept bool)
 	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool
 	// HandOff takes over the connection, of which bytes of the next request were read. No endpoint was asked for it. The
@@ -116,25 +112,25 @@ type Exchange struct {
 	// Dial and Response are how long the endpoint may take to connect, and to answer; 0 is for ever.
 	Dial, Response time.Duration
 
-	conn       *Conn
-	route      Route
-	raw        [mostRequest]byte
-	size       int // length of the request in raw
-	answer     answer
-	body       body   // of the answer, as it comes
-	in         []byte // the part of the answer's head that has come
-	heads      int    // length of the interim answers before it
-	out        []byte // the request for the endpoint, later the part of the answer for the client that is under way
-	sent       int    // how much of out was sent
-	payload    int64  // bytes of the answer's body that were read
-	newConn    bool   // the request goes on a new connection
-	begun      bool   // the answer's head is known
-	streamed   bool   // Owner.Streaming was called, and Streamed was not yet
-	rationLeft int    // how many bytes of it may be read now
-	loads      int    // how often in a row the file's next part was loaded
-	stalled    bool   // its client took nothing for Limits.Stall
-	broken     error  // of reading the file, or the endpoint
-	location   string // Result.Location
+	conn     *Conn
+	route    Route
+	raw      [mostRequest]byte
+	size     int // length of the request in raw
+	answer   answer
+	body     body   // of the answer, as it comes
+	in       []byte // the part of the answer's head that has come
+	heads    int    // length of the interim answers before it
+	out      []byte // the request for the endpoint, later the part of the answer for the client that is under way
+	sent     int    // how much of out was sent
+	payload  int64  // bytes of the answer's body that were read
+	newConn  bool   // the request goes on a new connection
+	begun    bool   // the answer's head is known
+	streamed bool   // Owner.Streaming was called, and Streamed was not yet
+	piece    int    // how many bytes of it may be read at a time
+	loads    int    // how often in a row the file's next part was loaded
+	stalled  bool   // its client took nothing for Limits.Stall
+	broken   error  // of reading the file, or the endpoint
+	location string // Result.Location
 }
 
 // Conn is the connection on which the request came.

@@ -81,13 +81,7 @@ func (c *Conn) receive() state {
 	if !u.more {
 		return receiving
 	}
-	if x.rationLeft == 0 {
-		var now bool
-		if x.rationLeft, now = c.owner.Ration(Piece); !now {
-			return rationed
-		}
-	}
-	n, err := u.read(buffer[frameBefore:][:x.rationLeft])
+	n, err := u.read(buffer[frameBefore:][:x.piece])
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return receiving
@@ -98,7 +92,6 @@ func (c *Conn) receive() state {
 	x.body.whole = n == 0 // the end of the connection is the body's
 	data, broken := x.body.take(buffer[frameBefore:][:n])
 	x.payload += int64(len(data))
-	x.rationLeft -= len(data)
 	out := x.body.frame(buffer, frameBefore, len(data))
 	if x.body.whole {
 		c.keepOrClose()

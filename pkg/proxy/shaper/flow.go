@@ -21,8 +21,7 @@ func (f *Flow) Pass(n int64, send func(n int64) (sent int64, err error)) (total 
 	for total < n {
 		piece, rated := n-total, f.Shaper.On()
 		if rated {
-			piece = f.Shaper.Piece(piece)
-			if err := f.Shaper.Take(f.Done, f.Client, piece, f.While); err != nil {
+			if piece, err = f.Shaper.Take(f.Done, f.Client, piece, f.While); err != nil {
 				return total, err
 			}
 		}

@@ -2,6 +2,7 @@ package shaper
 
 import (
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -10,17 +11,10 @@ import (
 type Group struct {
 	mu      sync.Mutex
 	shapers map[string]*Shaper
-	waits   *prometheus.HistogramVec
 }
 
 // NewGroup makes a group without routes.
-func NewGroup() *Group {
-	return &Group{shapers: map[string]*Shaper{}, waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "stack_proxy", Subsystem: "rate", Name: "wait_seconds",
-		Help:    "How long senders waited for their share of a route's rate, each time.",
-		Buckets: []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30},
-	}, []string{"route"})}
-}
+func NewGroup() *Group { return &Group{shapers: map[string]*Shaper{}} }
 
 // Route returns a route's shaper by its name, and makes it the first time.
 func (g *Group) Route(name string) *Shaper {
@@ -35,22 +29,11 @@ func (g *Group) Route(name string) *Shaper {
 }
 
 // SetRate changes a route's rate, in bits a second; 0 is none.
-func (g *Group) SetRate(route string, bits int64) {
-	s := g.Route(route)
-	if bits > 0 {
-		s.mu.Lock()
-		s.waits = g.waits.WithLabelValues(route)
-		s.mu.Unlock()
-	}
-	s.SetRate(bits)
-}
+func (g *Group) SetRate(route string, bits int64) { g.Route(route).SetRate(bits) }
 
 var (
-	rateDesc  = desc("limit_bytes_per_second", "What a route may send to all clients together.")
-	shareDesc = desc("share_bytes_per_second",
-		"What each client would get of a route's rate if all that were sent to in the last second wanted as much.")
+	rateDesc    = desc("limit_bytes_per_second", "What a route may send to all clients together.")
 	clientsDesc = desc("clients", "Client addresses that a route with a rate has sent to within a second, or that wait.")
-	waitingDesc = desc("waiting_clients", "Client addresses that wait for their share of a route's rate.")
 	sentDesc    = desc("sent_bytes_total", "Bytes that a route with a rate was let send.")
 )
 
@@ -60,10 +43,9 @@ func desc(name, help string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (g *Group) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{rateDesc, shareDesc, clientsDesc, waitingDesc, sentDesc} {
+	for _, d := range []*prometheus.Desc{rateDesc, clientsDesc, sentDesc} {
 		descs <- d
 	}
-	g.waits.Describe(descs)
 }
 
 // Collect implements prometheus.Collector.
@@ -71,39 +53,25 @@ func (g *Group) Collect(to chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for route, s := range g.shapers {
-		state := s.state()
-		if state.rate == 0 {
+		rate, clients, granted := s.state()
+		if rate == 0 {
 			continue
 		}
-		gauge := func(d *prometheus.Desc, value float64) {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, route)
-		}
-		limit := float64(state.rate) / 8
-		gauge(rateDesc, limit)
-		gauge(shareDesc, limit/float64(max(state.clients, 1)))
-		gauge(clientsDesc, float64(state.clients))
-		gauge(waitingDesc, float64(state.waiting))
-		to <- prometheus.MustNewConstMetric(sentDesc, prometheus.CounterValue, float64(state.granted), route)
+		to <- prometheus.MustNewConstMetric(rateDesc, prometheus.GaugeValue, float64(rate)/8, route)
+		to <- prometheus.MustNewConstMetric(clientsDesc, prometheus.GaugeValue, float64(clients), route)
+		to <- prometheus.MustNewConstMetric(sentDesc, prometheus.CounterValue, float64(granted), route)
 	}
-	g.waits.Collect(to)
 }
 
 // state has the values of the metrics.
-type state struct {
-	rate             int64
-	clients, waiting int
-	granted          uint64
-}
-
-func (s *Shaper) state() state {
+func (s *Shaper) state() (rate int64, clients int, granted uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
-	told := state{rate: s.rate, waiting: len(s.backlog), granted: s.granted}
+	now := time.Now()
 	for _, c := range s.clients {
-		if c.waiters.Len() > 0 || now-c.used < forgetAfter {
-			told.clients++
+		if c.recent(now) {
+			clients++
 		}
 	}
-	return told
+	return s.rate, clients, s.granted
 }

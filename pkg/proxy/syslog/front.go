@@ -1,7 +1,7 @@
 // Package syslog forwards syslog datagrams one way, and tells the receiver their senders.
 //
-// There are no sessions: a worker takes a batch from the port, marks each datagram with its sender in the way
-// that [Source] says, and sends the batch. docs/design/decisions.md has the decisions, docs/syslog.md the forms.
+// There are no sessions: a worker takes a batch from the port, writes each message anew with its
+// sender, and sends the batch. docs/design/decisions.md has the decisions, docs/syslog.md the forms.
 package syslog
 
 import (
@@ -19,20 +19,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// Source is the way in which the receiver learns the sender of a message.
-type Source string
-
-// Sources.
-const (
-	// SourceNone passes datagrams untouched: the proxy is their sender.
-	SourceNone Source = "none"
-	// SourceRewrite writes RFC 5424 with the client's address as HOSTNAME.
-	SourceRewrite Source = "rewrite"
-	// SourceTransparent sends from the client's address. It needs CAP_NET_ADMIN or CAP_NET_RAW, and a network
-	// that does not verify sources.
-	SourceTransparent Source = "transparent"
-)
-
 // Config describes a route.
 type Config struct {
 	// Route names it in logs and metrics.
@@ -45,8 +31,6 @@ type Config struct {
 	Report datagram.Report
 	// DrainTimeout bounds how long datagrams in the receive buffer are forwarded after shutdown began.
 	DrainTimeout time.Duration
-	// Source is SourceRewrite where it is empty.
-	Source Source
 	// Sink gets each line. It may be nil.
 	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
@@ -66,14 +50,6 @@ type Front struct {
 func Listen(c Config) (*Front, error) {
 	if c.Pick == nil {
 		return nil, fmt.Errorf("failed to open syslog route %s: it has no backend", c.Route)
-	}
-	switch c.Source {
-	case "":
-		c.Source = SourceRewrite
-	case SourceNone, SourceRewrite, SourceTransparent:
-	default:
-		return nil, fmt.Errorf("failed to open syslog route %s: unknown source %q, want %s, %s or %s",
-			c.Route, c.Source, SourceTransparent, SourceRewrite, SourceNone)
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	socket, err := datagram.Listen(c.Listen)

@@ -113,25 +113,17 @@ func send(t testing.TB, conn *net.UDPConn, line, at string) {
 	}
 }
 
-func TestSources(t *testing.T) {
+func TestBothFamilies(t *testing.T) {
 	const in = "<13>Nov 20 10:00:00 node1 app: hello"
-	for _, tt := range []struct {
-		source                Source
-		from, ask, at         string
-		wantLine, wantAddress string
-	}{
-		{SourceNone, clientIP, proxyIP, serverIP, in, "198.51.100.1"},
-		{SourceRewrite, clientIP, proxyIP, serverIP, "<13>1 - 192.0.2.1 app - - - hello", "198.51.100.1"},
-		{"", client6, proxy6, server6, "<13>1 - 2001:db8:1::1 app - - - hello", "2001:db8:2::1"},
-		{SourceTransparent, clientIP, proxyIP, serverIP, in, clientIP},
-		{SourceTransparent, "192.0.2.3", proxyIP, serverIP, in, "192.0.2.3"},
-		{SourceTransparent, client6, proxy6, server6, in, client6},
-		{SourceTransparent, client6, proxy6, serverIP, "<13>1 - 2001:db8:1::1 app - - - hello", "198.51.100.1"},
+	for _, tt := range []struct{ from, ask, at, wantLine, wantAddress string }{
+		{clientIP, proxyIP, serverIP, "<13>1 - 192.0.2.1 app - - - hello", "198.51.100.1"},
+		{client6, proxy6, server6, "<13>1 - 2001:db8:1::1 app - - - hello", "2001:db8:2::1"},
+		{client6, proxy6, serverIP, "<13>1 - 2001:db8:1::1 app - - - hello", "198.51.100.1"},
 	} {
-		t.Run(fmt.Sprintf("%s from %s to %s", tt.source, tt.from, tt.at), func(t *testing.T) {
+		t.Run(fmt.Sprintf("from %s to %s", tt.from, tt.at), func(t *testing.T) {
 			l := newLab(t)
 			server := listen(t, l.server, netip.AddrPortFrom(netip.MustParseAddr(tt.at), 514).String())
-			f := l.front(t, Config{Pick: to(server.LocalAddr().String()), Source: tt.source})
+			f := l.front(t, Config{Pick: to(server.LocalAddr().String())})
 			conn := listen(t, l.client, netip.AddrPortFrom(netip.MustParseAddr(tt.from), 0).String())
 			send(t, conn, in, netip.AddrPortFrom(netip.MustParseAddr(tt.ask), 514).String())
 			line, from := receive(t, server)
@@ -145,51 +137,17 @@ func TestSources(t *testing.T) {
 	}
 }
 
-func TestTransparentSourcesShareASocket(t *testing.T) {
+func TestLargestAndEmpty(t *testing.T) {
 	l := newLab(t)
 	server := listen(t, l.server, serverIP+":514")
-	l.front(t, Config{Pick: to(serverIP + ":514"), Source: SourceTransparent})
-	senders := map[string]*net.UDPConn{}
-	for _, ip := range []string{clientIP, "192.0.2.3"} {
-		senders[ip] = listen(t, l.client, ip+":0")
-	}
-	for i := range 100 {
-		for ip, conn := range senders {
-			send(t, conn, fmt.Sprintf("<13>%s %d", ip, i), proxyIP+":514")
-		}
-	}
-	for range 200 {
-		line, from := receive(t, server)
-		if !strings.HasPrefix(line, "<13>"+from.String()+" ") {
-			t.Fatalf("got %q from %s", line, from)
-		}
-	}
-}
-
-func TestSizes(t *testing.T) {
-	l := newLab(t)
-	server := listen(t, l.server, serverIP+":514")
-	f := l.front(t, Config{Pick: to(serverIP + ":514"), Source: SourceNone})
-	conn := listen(t, l.client, clientIP+":0")
-	for _, n := range []int{1, 2048, 65507} {
-		send(t, conn, strings.Repeat("x", n), proxyIP+":514")
-		if line, _ := receive(t, server); len(line) != n {
-			t.Errorf("got %d bytes, want %d", len(line), n)
-		}
-	}
-	send(t, conn, "", proxyIP+":514")
-	testwait.Until(t, "the empty one dropped", func() bool { return f.drops(DropEmpty) == 1 })
-}
-
-func TestRewriteOfTheLargest(t *testing.T) {
-	l := newLab(t)
-	server := listen(t, l.server, serverIP+":514")
-	l.front(t, Config{Pick: to(serverIP + ":514")})
+	f := l.front(t, Config{Pick: to(serverIP + ":514")})
 	conn := listen(t, l.client, clientIP+":0")
 	send(t, conn, strings.Repeat("x", 65507), proxyIP+":514")
 	if line, _ := receive(t, server); len(line) != 65507 || !strings.HasPrefix(line, "<13>1 - 192.0.2.1 - - - - xxx") {
 		t.Errorf("got %d bytes, %.40q...", len(line), line)
 	}
+	send(t, conn, "", proxyIP+":514")
+	testwait.Until(t, "the empty one dropped", func() bool { return f.drops(DropEmpty) == 1 })
 }
 
 func TestTroubleIsCounted(t *testing.T) {
@@ -208,19 +166,15 @@ func TestTroubleIsCounted(t *testing.T) {
 
 // Two routes whose backends resolve to each other: a message goes round once at most.
 func TestLoopThroughAnotherRoute(t *testing.T) {
-	for _, source := range []Source{SourceRewrite, SourceNone} {
-		t.Run(string(source), func(t *testing.T) {
-			l := newLab(t)
-			there := l.front(t, Config{Source: source, Pick: to(proxyIP + ":515")})
-			back := l.front(t, Config{Source: source, Listen: netip.MustParseAddrPort("0.0.0.0:515"), Pick: to(proxyIP + ":514")})
-			send(t, listen(t, l.client, clientIP+":0"), "<13>hello", proxyIP+":514")
-			testwait.Until(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
-			passed := func() float64 {
-				return counter(there.worker.meters.datagrams) + counter(back.worker.meters.datagrams)
-			}
-			testwait.Until(t, "one datagram passed on", func() bool { return passed() == 1 })
-		})
+	l := newLab(t)
+	there := l.front(t, Config{Pick: to(proxyIP + ":515")})
+	back := l.front(t, Config{Listen: netip.MustParseAddrPort("0.0.0.0:515"), Pick: to(proxyIP + ":514")})
+	send(t, listen(t, l.client, clientIP+":0"), "<13>hello", proxyIP+":514")
+	testwait.Until(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
+	passed := func() float64 {
+		return counter(there.worker.meters.datagrams) + counter(back.worker.meters.datagrams)
 	}
+	testwait.Until(t, "one datagram passed on", func() bool { return passed() == 1 })
 }
 
 func TestRefusalIsCounted(t *testing.T) {
@@ -254,7 +208,7 @@ func TestOverflowIsCounted(t *testing.T) {
 	server := listen(t, l.server, serverIP+":514")
 	_ = server.SetReadBuffer(64 << 20)
 	hold := make(chan struct{})
-	f := l.front(t, Config{Source: SourceNone, Pick: func(netip.Addr) (netip.AddrPort, error) {
+	f := l.front(t, Config{Pick: func(netip.Addr) (netip.AddrPort, error) {
 		<-hold
 		return netip.MustParseAddrPort(serverIP + ":514"), nil
 	}})
@@ -291,13 +245,6 @@ func TestTakenPort(t *testing.T) {
 	}
 }
 
-func TestUnknownSource(t *testing.T) {
-	_, err := Listen(Config{Route: "s", Pick: to(serverIP + ":514"), Source: "magic"})
-	if err == nil || !strings.Contains(err.Error(), `"magic"`) {
-		t.Errorf("got error %v, want one that names the source", err)
-	}
-}
-
 func TestDrainPassesOnWhatHasArrived(t *testing.T) {
 	l := newLab(t)
 	server := listen(t, l.server, serverIP+":514")
@@ -306,7 +253,6 @@ func TestDrainPassesOnWhatHasArrived(t *testing.T) {
 		f, err = Listen(Config{
 			Listen:       netip.AddrPortFrom(netip.Addr{}, 514),
 			Pick:         to(serverIP + ":514"),
-			Source:       SourceNone,
 			DrainTimeout: time.Second,
 		})
 		return err
@@ -321,7 +267,7 @@ func TestDrainPassesOnWhatHasArrived(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 200 {
-		if line, _ := receive(t, server); line != fmt.Sprint(i) {
+		if line, _ := receive(t, server); !strings.HasSuffix(line, fmt.Sprintf(" - - %d", i)) {
 			t.Fatalf("got %q, want %d", line, i)
 		}
 	}

@@ -22,26 +22,22 @@ func recorded(priority uint16, tag, text string) record.Exchange {
 
 // TestRecordsLines as they were sent, whatever the receiver gets.
 func TestRecordsLines(t *testing.T) {
-	for _, source := range []Source{SourceNone, SourceRewrite, SourceTransparent} {
-		t.Run(string(source), func(t *testing.T) {
-			l, log := newLab(t), &recordtest.Log{Port: 514}
-			server := listen(t, l.server, serverIP+":514")
-			l.front(t, Config{Pick: to(serverIP + ":514"), Source: source, Sink: log.Add})
-			conn := listen(t, l.client, clientIP+":0")
-			for _, line := range []string{
-				"<28>Nov 20 10:00:00 node1 tink-worker[7]: no workflow", "<13>1 - m1 hook - - - ready", "bare", "<3>\x1b[31m\xff\n",
-			} {
-				send(t, conn, line, proxyIP+":514")
-				_, _ = receive(t, server)
-			}
-			want := []record.Exchange{
-				recorded(28, "tink-worker", "no workflow"), recorded(13, "hook", "ready"), recorded(13, "", "bare"),
-				recorded(3, "", "\x1b[31m\xff\n"),
-			}
-			if diff := recordtest.Diff(want, log.Await(t, len(want))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+	l, log := newLab(t), &recordtest.Log{Port: 514}
+	server := listen(t, l.server, serverIP+":514")
+	l.front(t, Config{Pick: to(serverIP + ":514"), Sink: log.Add})
+	conn := listen(t, l.client, clientIP+":0")
+	for _, line := range []string{
+		"<28>Nov 20 10:00:00 node1 tink-worker[7]: no workflow", "<13>1 - m1 hook - - - ready", "bare", "<3>\x1b[31m\xff\n",
+	} {
+		send(t, conn, line, proxyIP+":514")
+		_, _ = receive(t, server)
+	}
+	want := []record.Exchange{
+		recorded(28, "tink-worker", "no workflow"), recorded(13, "hook", "ready"), recorded(13, "", "bare"),
+		recorded(3, "", "\x1b[31m\xff\n"),
+	}
+	if diff := recordtest.Diff(want, log.Await(t, len(want))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

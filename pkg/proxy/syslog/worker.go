@@ -92,13 +92,6 @@ func open(c Config, family netip.Addr) (upstream, error) {
 		s.Close()
 		return upstream{}, fmt.Errorf("failed to open syslog route %s: %w", c.Route, err)
 	}
-	if c.Source == SourceTransparent {
-		if err := s.Transparent(); err != nil {
-			s.Close()
-			return upstream{}, fmt.Errorf("failed to keep the source of syslog route %s (source: transparent needs "+
-				"CAP_NET_ADMIN or CAP_NET_RAW; source: rewrite needs none): %w", c.Route, err)
-		}
-	}
 	return upstream{socket: s, out: datagram.NewSendBatch(s, true)}, nil
 }
 
@@ -242,22 +235,11 @@ func (w *worker) forward(i int) Drop {
 	return NotDropped
 }
 
-// line puts a message into the batch, in the form of the route's source, and records it as it came.
+// line puts a message into the batch, with its sender, and records it as it came.
 func (w *worker) line(i int, up *upstream, client, to datagram.Peer) {
-	source := w.source(client.Addr(), to.Addr())
-	var m Message
-	if source == SourceRewrite || w.config.Sink != nil {
-		m = Parse(w.in.Data(i))
-		w.record(client, to.AddrPort, &m, NotDropped) // before the datagram is taken
-	}
-	switch source {
-	case SourceNone:
-		up.out.Take(w.in, i, to, netip.Addr{}, 0)
-	case SourceTransparent:
-		up.out.Take(w.in, i, to, client.Addr(), 0)
-	case SourceRewrite:
-		up.out.Push(m.Append(up.out.Next(), client.Addr()), to, netip.Addr{}, 0)
-	}
+	m := Parse(w.in.Data(i))
+	w.record(client, to.AddrPort, &m, NotDropped)
+	up.out.Push(m.Append(up.out.Next(), client.Addr()), to, netip.Addr{}, 0)
 }
 
 // record records a line that is passed on, or that no endpoint takes.
@@ -282,14 +264,6 @@ func stream(client netip.Addr) uint32 {
 		hash = (hash ^ uint32(c)) * 16777619
 	}
 	return hash
-}
-
-// source is the route's source, but SourceRewrite if the client's address cannot be a source towards the endpoint.
-func (w *worker) source(client, endpoint netip.Addr) Source {
-	if w.config.Source == SourceTransparent && !datagram.CanSpeakFor(client, endpoint) {
-		return SourceRewrite
-	}
-	return w.config.Source
 }
 
 func (w *worker) flush(up *upstream) {

@@ -24,7 +24,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -72,8 +71,6 @@ type Settings struct {
 	Drain time.Duration
 	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
 	MaxConnections, MaxPerClient int
-	// Shaper has the route's rate, which may be set and changed while connections are open; nil never has one.
-	Shaper *shaper.Shaper
 	// Sources are the prefixes of the peers that are served; none is all.
 	Sources []netip.Prefix
 	// AcceptProxy are the prefixes of load balancers, whose connections begin with a PROXY header.

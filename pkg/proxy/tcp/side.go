@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -39,7 +38,6 @@ type obstacle uint8
 const (
 	nothing obstacle = iota // but bytes
 	room                    // in the other side's socket
-	share                   // of the route's rate
 	turns                   // of the loop's other sockets
 )
 
@@ -57,11 +55,9 @@ type side struct {
 	rest      []byte        // was read, and is not yet written
 	buffer    *sock.Scratch // has the rest while the direction waits; nil otherwise
 	pipe      *sock.Pipe    // of a bulk direction
-	unasked   bool          // the shaper has not been asked yet for what was read
-	waiter    *shaper.Waiter
-	bulk      int       // bytes since the last pause
-	last      time.Time // when the pipe was filled last
-	sized     time.Time // when the buffers were last sized
+	bulk      int           // bytes since the last pause
+	last      time.Time     // when the pipe was filled last
+	sized     time.Time     // when the buffers were last sized
 	buffers   sock.StreamBuffers
 	bufferSet bool // we have set the endpoint's receive buffer: the kernel no longer grows it
 }
@@ -180,26 +176,21 @@ func (s *side) take() (n, most int, err error) {
 			s.sized = s.last
 			s.resize(sock.FD(s.other().fd), sock.FD(s.fd), sock.Largest)
 		}
-		most = s.piece(sock.PipeSize)
+		most = sock.PipeSize
 		n, err = s.pipe.Fill(s.fd, most)
 	} else {
 		buffer := s.session.in.loop.Buffer()
-		most = s.piece(len(sock.Scratch{}))
+		most = len(sock.Scratch{})
 		n, err = sock.Read(s.fd, buffer[:most])
 		s.rest, err = buffer[:n], os.NewSyscallError("read", err)
 	}
 	s.bulk += n
-	s.unasked = n > 0
 	return n, most, err
 }
 
 // give writes what was read. It reports whether all is written; if not, resume is called later.
 func (s *side) give() (done bool) {
 	session, to := s.session, s.other()
-	if !s.askForShare() {
-		s.wait(share)
-		return false
-	}
 	for len(s.rest) > 0 || s.pipe != nil && s.pipe.Held > 0 {
 		var n int
 		var err error
@@ -220,7 +211,7 @@ func (s *side) give() (done bool) {
 				err = nil
 			}
 			if err == nil {
-				s.wait(room)
+				s.wait()
 				return false
 			}
 			to.tear(err)
@@ -238,8 +229,8 @@ func (s *side) give() (done bool) {
 }
 
 // wait keeps what was read until resume.
-func (s *side) wait(o obstacle) {
-	s.waits = o
+func (s *side) wait() {
+	s.waits = room
 	if len(s.rest) > 0 && s.buffer == nil {
 		s.buffer = sock.Borrow()
 		s.rest = s.buffer[:copy(s.buffer[:], s.rest)]
@@ -286,9 +277,6 @@ func (s *side) tear(err error) {
 
 // close closes the socket, in order or by a reset.
 func (s *side) close(byReset bool) {
-	if s.waits == share {
-		s.takeBack()
-	}
 	s.drop()
 	s.unpipe()
 	s.session.in.loop.Forget(s.handle)
@@ -310,16 +298,10 @@ func (s *side) close(byReset bool) {
 
 // tick does what is due for the direction. It reports whether there is more to wait for.
 func (s *side) tick(now time.Time) (again bool) {
-	switch {
-	case s.waits == share: // a time in which the session is not idle
-		s.session.stayActive()
-	case s.pipe == nil:
-		return false
-	case s.pipe.Held == 0 && now.Sub(s.last) >= splicePause:
+	if s.pipe != nil && s.pipe.Held == 0 && now.Sub(s.last) >= splicePause {
 		s.unpipe()
-		return false
 	}
-	return true
+	return s.pipe != nil
 }
 
 // unpipe closes the pipe and makes the buffers small: the direction is bulk no longer.

@@ -143,7 +143,6 @@ func TestStress(t *testing.T) {
 	plain := func(c *net.TCPConn) { f.serve(c, func() { _ = c.SetLinger(0); _ = c.Close() }) }
 	for name, s := range map[string]Settings{
 		"plain": {}, "TLS": {TLS: served}, "TLS twice": {TLS: served, Secure: trusting{trust}}, "idle": {Idle: time.Minute},
-		"rate": {Shaper: shaped(4e9)}, "rate, TLS": {Shaper: shaped(4e9), TLS: served},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.fooled.Store(0)

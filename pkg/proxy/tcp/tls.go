@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -225,15 +224,8 @@ func (s *session) copy(dst, src stream, from *side) {
 
 func (s *session) copyRecords(dst, src stream, from *side) error {
 	defer from.resize(socketUnder(dst), socketUnder(src), sock.Small)
-	flow := &shaper.Flow{}
-	if from.direction == toClient {
-		flow = &shaper.Flow{
-			Shaper: s.settings.Shaper, Client: s.source.Addr(), Done: s.tls.life.Done(),
-			While: func() error { s.stayActive(); return nil },
-		}
-	}
 	for passed := 0; ; {
-		n, err := s.copyRecord(dst, src, from.direction, flow)
+		n, err := s.copyRecord(dst, src, from.direction)
 		if err != nil {
 			return err
 		}
@@ -246,7 +238,7 @@ func (s *session) copyRecords(dst, src stream, from *side) error {
 
 // copyRecord borrows a buffer only when there is something to be read, but from TLS before that: only TLS itself knows
 // whether it has bytes of the last record left.
-func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n int, err error) {
+func (s *session) copyRecord(dst, src stream, d direction) (n int, err error) {
 	if plain, ok := src.(*sock.Socket); ok {
 		if err := plain.Await(); err != nil {
 			return 0, err
@@ -257,7 +249,7 @@ func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n
 	if n, err = src.Read(buffer[:]); n == 0 {
 		return 0, err
 	}
-	n, err = flow.Write(dst, buffer[:n])
+	n, err = dst.Write(buffer[:n])
 	s.count(d, n)
 	return n, err
 }

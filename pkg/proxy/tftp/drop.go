@@ -17,11 +17,11 @@ const (
 	DropMalformed    = datagram.Drops + iota // no opcode, no file name, no block number
 	DropNoSession                            // not a request, and of no known transfer
 	DropUnexpected                           // an opcode that this side does not send in this transfer
-	DropWriteRefused                         // a write request on a route that allows none
+	DropWriteRefused                         // a write request
 	DropMode                                 // a boot file in another mode than octet
 	DropNotReady                             // a server has no such file, and boot files are still awaited
 	DropUnanswered                           // a boot file, and too many first answers to the network are open
-	DropWhileWaiting                         // repeated while the window that follows waits for the route's rate
+	DropWhileWaiting                         // repeated while the window that follows waits for the disk
 )
 
 var drops = slices.Concat(datagram.DropNames, metric.Enum[Drop]{

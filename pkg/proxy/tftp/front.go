@@ -16,7 +16,6 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/tftp/loader"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -44,11 +43,6 @@ type Config struct {
 	// MaxSessions and MaxSessionsPerClient bound the table; zero is [datagram.DefaultMaxSessions] and
 	// [datagram.DefaultMaxClient].
 	MaxSessions, MaxSessionsPerClient int
-	// Shaper has the route's rate, which may change while the front serves; nil is no rate. Files that machines write
-	// (AllowWrite) do not count.
-	Shaper *shaper.Shaper
-	// AllowWrite passes write requests on; else they are answered with ERROR 2.
-	AllowWrite bool
 	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs
 	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
 	Transparent bool
@@ -109,7 +103,6 @@ func Listen(c Config) (*Front, error) {
 		files:        bootfile.New(c.boot()),
 		loaders:      loader.New(loader.Config{At: c.Loaders, Pick: c.Pick, Logger: c.Logger}),
 	}
-	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{
 		Route: "tftp route " + c.Route, Listen: c.Listen, Pick: c.Pick, Bounds: c.bounds(), Handler: h,
 		Transparent: c.Transparent,
@@ -121,10 +114,9 @@ func Listen(c Config) (*Front, error) {
 	return &Front{front, h}, nil
 }
 
-// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient, AllowWrite, Boot and Loaders while
-// the front serves. Its other fields cannot change.
+// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient, Boot and Loaders while the front
+// serves. Its other fields cannot change.
 func (f *Front) Update(c Config) {
-	f.handler.allowWrite.Store(c.AllowWrite)
 	f.handler.files.Set(c.Boot)
 	f.handler.loaders.Set(c.Loaders)
 	f.SetBounds(c.bounds())

@@ -149,16 +149,14 @@ func TestUpdate(t *testing.T) {
 		}
 	}
 	testwait.Until(t, "the second refused", func() bool { return f.drops(datagram.DropClientLimit) == 1 && f.Sessions() == 1 })
-	c.MaxSessionsPerClient, c.AllowWrite = 2, true
+	c.MaxSessionsPerClient = 2
 	f.Update(c)
 	conn := l.udp(t)
 	defer conn.Close()
-	wrq := rrq("f")
-	wrq[1] = opWrite
-	if _, err := conn.WriteToUDPAddrPort(wrq, front); err != nil {
+	if _, err := conn.WriteToUDPAddrPort(rrq("f"), front); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "room for a write", func() bool { return f.Sessions() == 2 })
+	testwait.Until(t, "room for another", func() bool { return f.Sessions() == 2 })
 	c.Idle = 10 * time.Millisecond
 	f.Update(c)
 	testwait.Until(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(EndingNoAnswer) == 2 })

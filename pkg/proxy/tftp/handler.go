@@ -3,7 +3,6 @@ package tftp
 import (
 	"bytes"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
@@ -21,7 +20,6 @@ type (
 // handler is the protocol's part of a front.
 type handler struct {
 	config       Config
-	allowWrite   atomic.Bool
 	meters       *meters
 	files        *bootfile.Directory
 	loaders      *loader.Keeper
@@ -74,11 +72,7 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 		return datagram.NotDropped
 	}
 	step := t.isStep(op, d.Data)
-	if op == opAck && t.allowance.holding && !step {
-		return DropWhileWaiting
-	}
-	held := op == opAck && step && !h.askForWindow(w, s, d.Data) // goOn sends it later
-	if !held && s.Send(d.Data, t.server) != nil {
+	if s.Send(d.Data, t.server) != nil {
 		return datagram.DropUnsent
 	}
 	if step {
@@ -102,7 +96,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	if !ok {
 		return DropMalformed
 	}
-	if r.op == opWrite && !h.allowWrite.Load() {
+	if r.op == opWrite {
 		w.Answer(d, writeError)
 		h.recordRefusal(w, d, r, DropWriteRefused)
 		return DropWriteRefused
@@ -164,7 +158,6 @@ func (h *handler) refuse(w *worker, d datagram.Datagram, r request, drop Drop, e
 func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 	t := &s.State
 	if t.answered {
-		h.spent(s, len(t.first))
 		w.Reply(s, t.first)
 		h.meters.retransmits.Inc()
 		t.Resent++
@@ -212,12 +205,6 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	}
 	if len(data) < headerSize && op != opOack {
 		return DropMalformed
-	}
-	if op == opData && !t.write {
-		if n, _ := blockNumber(data); t.allowance.holding && t.sentBefore(n) {
-			return DropWhileWaiting
-		}
-		t.allowance.bytes -= int64(len(data) - headerSize)
 	}
 	if op == opError && !t.answered && t.filesAwaited {
 		return DropNotReady // the file may be one of ours, and firmware takes an ERROR for final
@@ -302,7 +289,6 @@ func (h *handler) recordEnd(w *worker, s *session, ending Ending) {
 		return
 	}
 	t.ended = true
-	h.returnAllowance(s)
 	if t.served != nil {
 		t.served.file.Close()
 		if !t.reacted { // else its first ACK has given the place back
@@ -375,9 +361,6 @@ func (t *transfer) line(s *session, ending Ending) []any {
 		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,
 		"outcome", ending.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
 		"seconds", t.Took.Seconds(), "requested", t.requestedOptions, "agreed", t.agreedOptions,
-	}
-	if t.write {
-		args = append(args, "write", true)
 	}
 	if s.Transparent {
 		args = append(args, "source", "transparent")

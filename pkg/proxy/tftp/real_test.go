@@ -221,37 +221,3 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 		})
 	}
 }
-
-func TestWritesWhereAllowed(t *testing.T) {
-	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to start the server")
-	}
-	hpa, atftp := program(t, "tftp", "tftp-hpa"), program(t, "atftp", "atftp")
-	root, dir := t.TempDir(), t.TempDir()
-	if err := os.Chmod(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	want := content(300_000)
-	if err := os.WriteFile(filepath.Join(dir, "crash"), want, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l := newLab(t)
-	start(t, l.server, program(t, "in.tftpd", "tftpd-hpa"), "--foreground", "--address", serverIP+":69",
-		"--user", "root", "--create", "--permissive", "--umask", "022", "--secure", root)
-	f := l.front(t, Config{Pick: to(serverIP + ":69"), AllowWrite: true})
-	testwait.Until(t, "put", func() bool {
-		return run(t, l.client, dir, hpa, "-m", "binary", proxyIP, "-c", "put", "crash", "one") == nil
-	})
-	put := []string{atftp, "--option", "blksize 1428", "--put", "-l", "crash", "-r", "two", proxyIP}
-	if err := run(t, l.client, dir, put...); err != nil {
-		t.Error(err)
-	}
-	for _, name := range []string{"one", "two"} {
-		got, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: got %d bytes, %v", name, len(got), err)
-		}
-	}
-	testwait.Until(t, "seen to complete", func() bool { return f.outcomes(EndingCompleted) == 2 })
-}

@@ -14,7 +14,7 @@ const (
 // keep remembers the newest block of a file that is read block by block, after transfer.observe.
 func (t *transfer) keep(b []byte, now time.Time) {
 	n, _ := blockNumber(b)
-	if t.write || t.agreed.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
+	if t.agreed.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
 		return
 	}
 	t.newest, t.sentAt = append(t.newest[:0], b...), now
@@ -22,7 +22,7 @@ func (t *transfer) keep(b []byte, now time.Time) {
 
 // missed reports whether an ACK asks for the newest block again, because the client has not got it.
 func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
-	if op != opAck || t.write || t.ended || len(t.newest) == 0 || now.Sub(t.sentAt) < askedAgain {
+	if op != opAck || t.ended || len(t.newest) == 0 || now.Sub(t.sentAt) < askedAgain {
 		return false
 	}
 	kept, _ := blockNumber(t.newest)
@@ -37,6 +37,5 @@ func (h *handler) resend(w *worker, s *session) {
 	t.sentAt = w.Now()
 	t.Resent++
 	h.meters.retransmits.Inc()
-	h.spent(s, len(t.newest))
 	w.Reply(s, t.newest)
 }

@@ -51,13 +51,7 @@ var parts = sync.Pool{New: func() any { return new([partSize]byte) }}
 func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, found bool) {
 	client, octet := d.Client.Addr(), bytes.EqualFold(r.mode, []byte("octet"))
 	if boot := h.files.Find(client, record.Text(r.file), w.Now()); boot != nil {
-		switch {
-		case r.op == opWrite:
-			boot.Close()
-			w.Answer(d, writeError)
-			h.recordRefusal(w, d, r, DropWriteRefused)
-			return DropWriteRefused, true
-		case !octet:
+		if !octet {
 			boot.Close()
 			w.Answer(d, modeError)
 			h.recordRefusal(w, d, r, DropMode)
@@ -65,7 +59,7 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 		}
 		return h.serveFile(w, d, r, boot), true
 	}
-	if r.op != opRead || !octet {
+	if !octet {
 		return datagram.NotDropped, false
 	}
 	if kept := h.loader(record.Text(r.file), w.Now()); kept != nil {
@@ -187,7 +181,7 @@ func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte
 		return datagram.NotDropped
 	case op != opAck || t.ended || !t.answered:
 		return DropUnexpected
-	case t.served.busy || t.allowance.holding:
+	case t.served.busy:
 		return DropWhileWaiting
 	}
 	action, step := t.served.ACK(n, w.Now())
@@ -217,7 +211,7 @@ func (h *handler) repeatedToServed(w *worker, s *session) bool {
 	if t.ended {
 		return false
 	}
-	if !t.answered || served.busy || t.allowance.holding {
+	if !t.answered || served.busy {
 		return true
 	}
 	if action, ok := served.RepeatFirst(w.Now()); ok {
@@ -234,7 +228,7 @@ func (h *handler) repeatedToServed(w *worker, s *session) bool {
 
 // Due repeats what a client has not acknowledged.
 func (h *handler) Due(w *worker, s *session) {
-	if served := s.State.served; served != nil && !s.State.ended && !served.busy && !s.State.allowance.holding {
+	if served := s.State.served; served != nil && !s.State.ended && !served.busy {
 		h.act(w, s, served.Timeout(w.Now()))
 	}
 }
@@ -255,9 +249,6 @@ func (h *handler) act(w *worker, s *session, action serve.Action) {
 	case serve.SendData:
 		served.next, served.until = served.Span()
 		served.part, served.late = nil, false
-		if !h.askForBlocks(w, s) {
-			return
-		}
 		h.send(w, s)
 		return
 	case serve.Complete:
@@ -304,7 +295,6 @@ func (h *handler) send(w *worker, s *session) {
 			binary.BigEndian.PutUint16(head[2:], uint16(served.next))
 			w.Reply(s, head[:], data)
 			h.meters.traffic.Passed(datagram.FromServer, headerSize+len(data))
-			t.allowance.bytes -= int64(len(data))
 			served.next++
 		}
 	}
@@ -314,28 +304,4 @@ func (h *handler) send(w *worker, s *session) {
 		served.Delayed(w.Now())
 	}
 	w.CallAt(s, served.Due())
-}
-
-// askForBlocks asks the shaper for the blocks that are to be sent, and reports false where they are sent later.
-func (h *handler) askForBlocks(w *worker, s *session) bool {
-	x, a := s.State.served, &s.State.allowance
-	a.bytes = 0
-	if !h.config.Shaper.On() {
-		return true
-	}
-	a.wanted = min(int64(x.until-x.next+1)*int64(x.BlockSize), x.file.Size()-int64(x.next-1)*int64(x.BlockSize))
-	if a.wanted <= 0 {
-		return true
-	}
-	a.bytes = a.wanted
-	a.waiter.Ready = func() {
-		w.Do(func() {
-			if a.holding { // else the transfer has ended
-				a.holding, x.late = false, true
-				h.send(w, s)
-			}
-		})
-	}
-	a.holding = !h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.wanted)
-	return !a.holding
 }

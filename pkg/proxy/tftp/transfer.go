@@ -13,11 +13,10 @@ import (
 type transfer struct {
 	record.Exchange // what is recorded of it
 
-	request          []byte // as the client sent it, to recognise a repetition
-	first            []byte // the server's first answer, to repeat it
-	requestedOptions string // options as requested
-	agreedOptions    string // options as confirmed
-	write            bool
+	request          []byte    // as the client sent it, to recognise a repetition
+	first            []byte    // the server's first answer, to repeat it
+	requestedOptions string    // options as requested
+	agreedOptions    string    // options as confirmed
 	recordedAt       time.Time // when it was recorded how far it got
 	requestedAt      time.Time // when the present endpoint got the request
 
@@ -35,8 +34,6 @@ type transfer struct {
 
 	served *served // where the proxy itself serves the file; else nil
 
-	allowance allowance // of the route's rate
-
 	newest []byte    // the block of number high, where it is kept
 	sentAt time.Time // when the client was last sent it
 
@@ -48,7 +45,6 @@ func newTransfer(b []byte, r request) transfer {
 	return transfer{
 		request:          bytes.Clone(b),
 		requestedOptions: optionText(r.options),
-		write:            r.op == opWrite,
 		agreed:           negotiated{blockSize: defaultBlock, window: 1},
 	}
 }
@@ -61,16 +57,13 @@ func (t *transfer) repeats(b []byte) bool {
 
 // expects reports whether a datagram with op belongs to this transfer, if it comes from that side.
 func (t *transfer) expects(op uint16, from datagram.Direction) bool {
-	fromClient := from == datagram.FromClient
 	switch op {
 	case opError:
 		return true
-	case opData:
-		return t.write == fromClient
+	case opData, opOack:
+		return from == datagram.FromServer
 	case opAck:
-		return t.write != fromClient
-	case opOack:
-		return !fromClient
+		return from == datagram.FromClient
 	}
 	return false
 }
@@ -84,24 +77,18 @@ func unwrap(high uint64, n uint16) uint64 {
 	return high + uint64(delta)
 }
 
-// sentBefore reports whether the block with a number was sent, or a later one.
-func (t *transfer) sentBefore(n uint16) bool { return unwrap(t.high, n) <= t.high }
-
 // isStep reports whether a client's datagram proves that the client has got the last answer: it is the first ACK of a
-// block that was sent (or of the OACK), or a block within the window that the server has acknowledged. The datagram has
-// passed [transfer.expects]; [transfer.observe] comes after.
+// block that was sent, or of the OACK. The datagram has passed [transfer.expects]; [transfer.observe] comes after.
 func (t *transfer) isStep(op uint16, b []byte) bool {
 	n, _ := blockNumber(b)
 	at := unwrap(t.high, n)
 	switch {
-	case op == opAck && at == 0:
+	case op != opAck:
+		return false
+	case at == 0:
 		return n == 0 && t.oacked && !t.reacted
-	case op == opAck:
-		return t.acked < at && at <= t.high
-	case op == opData:
-		return t.high < at && at <= t.acked+uint64(t.agreed.window)
 	}
-	return false
+	return t.acked < at && at <= t.high
 }
 
 // observe takes the state from a datagram of either side that has passed [transfer.expects].

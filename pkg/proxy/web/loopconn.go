@@ -9,7 +9,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -47,10 +46,7 @@ type streamed struct {
 	buffers          sock.StreamBuffers
 	received         sock.Buffers
 	sent             int64 // since the buffers were sized
-	shaper           *shaper.Shaper
-	hasRoom          bool // it was charged
-	rationed         bool // the last ration was of the rate
-	waiter           shaper.Waiter
+	hasRoom          bool  // it was charged
 }
 
 // Route implements http1.Owner.
@@ -92,36 +88,22 @@ func (c *loopConn) Closed() {
 
 // Streaming implements http1.Owner. It is too late to refuse the request, which the endpoint has answered: where there
 // is no room for the answer, it is passed on in pieces so small that the connection's own cost covers them.
-func (c *loopConn) Streaming(upstream, client int, length int64) {
+func (c *loopConn) Streaming(upstream, client int, length int64) (piece int) {
 	c.streamed = &streamed{
-		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		waiter: shaper.Waiter{Ready: c.http1.Granted}, hasRoom: c.charge.Grow(costStreamed) == admission.Admitted,
+		client: client, endpoint: upstream, hasRoom: c.charge.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
 	}
-}
-
-// Ration implements http1.Owner. The engine serves no route with a rate; but a rate may be set while an answer is under
-// way, and removed again.
-func (c *loopConn) Ration(n int) (some int, now bool) {
-	st := c.streamed
-	if !st.hasRoom {
-		n = min(n, unchargedPiece)
+	if c.streamed.hasRoom {
+		return http1.Piece
 	}
-	if st.rationed = st.shaper.On(); !st.rationed {
-		return n, true
-	}
-	some = int(st.shaper.Piece(int64(n)))
-	return some, st.shaper.Ask(&st.waiter, c.peer.Addr(), int64(some))
+	return unchargedPiece
 }
 
 // Streamed implements http1.Owner.
-func (c *loopConn) Streamed(kept bool, unsent int) {
+func (c *loopConn) Streamed(kept bool) {
 	st := c.streamed
-	if st.rationed && !st.shaper.Cancel(&st.waiter) {
-		st.shaper.Return(c.peer.Addr(), int64(unsent))
-	}
 	st.buffers.Resize(&c.charge, sock.FD(st.client), sock.Small)
 	if kept && st.received != sock.Small {
 		sock.SetReceiveBuffer(sock.FD(st.endpoint), sock.Small)

@@ -49,7 +49,7 @@ var samples = map[string][]string{
 	"preset":        {"classic", "tinkerbell", "tinkerbell-0.22", "none"},
 	"linkAddresses": {"[]", "[192.0.2.1]"},
 	"hosts":         {"[{host: a.example, paths: [{path: /, route: hegel}]}]", "[{host: '', paths: [{route: files}, {path: /b, pathType: Exact, route: smee-http}]}]", "[{host: '*.example', paths: [{route: tftp}]}]"},
-	"routes":        {"{}", "{hegel: {enabled: false}, tink: {port: 42114}}", "{a: {protocol: tcp, port: 5000, backends: ['a:1']}, 'null': {protocol: udp, listen: [5001, '192.0.2.1:5002'], backends: ['service:b/a:c']}}", "{hegel: {hosts: [a.example], optional: false}, b: {protocol: grpc, port: 50061, hosts: b.example, backends: ['b:1']}}", "{smee-syslog: {syslog: {source: transparent}}, tink: {service: false}}"},
+	"routes":        {"{}", "{hegel: {enabled: false}, tink: {port: 42114}}", "{a: {protocol: tcp, port: 5000, backends: ['a:1']}, 'null': {protocol: udp, listen: [5001, '192.0.2.1:5002'], backends: ['service:b/a:c']}}", "{hegel: {hosts: [a.example], optional: false}, b: {protocol: grpc, port: 50061, hosts: b.example, backends: ['b:1']}}", "{smee-tftp: {tftp: {source: transparent}}, tink: {service: false}}"},
 	"nodePorts":     {"{}", "{dhcp: 30067}", "{files: 30080, dhcp: 30080}"},
 	"except":        {"[]", "[files]"},
 	"gatewayRoutes": {"{}", "{a: {kind: HTTPRoute, route: files, parentRefs: [{name: gw}], hostnames: [a.example]}}", "{a: {kind: UDPRoute, route: dhcp, parentRefs: [{name: gw}], labels: {a: '1'}}}"},

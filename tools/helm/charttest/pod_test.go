@@ -141,11 +141,10 @@ func TestNotesSayWhatTheNamespaceHasToAdmit(t *testing.T) {
 		"{}":                          true,
 		"broadcast: {provider: none}": false,
 		"relay: {enabled: false}":     false,
-		"{relay: {enabled: false}, loadBalancer: {enabled: true}, publicIP: 192.0.2.2}":                   true,
-		"broadcast: {provider: hostNetwork, parents: [eno1]}":                                             true,
-		"broadcast: {provider: none}\nroutes: {smee-tftp: {tftp: {source: transparent}}}":                 true,
-		"relay: {enabled: false}\nroutes: {smee-syslog: {syslog: {source: transparent}}}":                 true,
-		"relay: {enabled: false}\nroutes: {smee-syslog: {enabled: false, syslog: {source: transparent}}}": false,
+		"{relay: {enabled: false}, loadBalancer: {enabled: true}, publicIP: 192.0.2.2}":               true,
+		"broadcast: {provider: hostNetwork, parents: [eno1]}":                                         true,
+		"broadcast: {provider: none}\nroutes: {smee-tftp: {tftp: {source: transparent}}}":             true,
+		"relay: {enabled: false}\nroutes: {smee-tftp: {enabled: false, tftp: {source: transparent}}}": false,
 	} {
 		if got := strings.Contains(rendersFrom(t, values).notes(), "pod-security.kubernetes.io/enforce=privileged"); got != privileged {
 			t.Errorf("%s: the notes ask for it: %v", values, got)

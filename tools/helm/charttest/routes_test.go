@@ -127,7 +127,7 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 	helm := tool(t, "helm")
 	proxy := filepath.Join(build(t), "stack-proxy")
 	fields := map[string]string{
-		"files": `{"pace": "1M"}`, "tftp": `{"allowWrite": true}`, "syslog": `{"source": "none"}`,
+		"files": `{"pace": "1M"}`, "tftp": `{"files": "boot"}`,
 		"workers": `2`, "hosts": `["a.example"]`, "tls": `{"certificates": [{"certificate": "/a", "key": "/b"}]}`,
 		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
 		"paths":      `{"deny": ["/a"]}`,

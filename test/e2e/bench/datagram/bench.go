@@ -46,7 +46,7 @@ func (o Options) cases(n *site) []rounds.Case {
 		{
 			Name:       "syslog",
 			Units:      map[string]string{"datagrams_per_cpu_s": "1/s", "loss_pct": "%"},
-			Candidates: []string{"ours", "ours-chart", "ours-rewrite", "nginx-chart", "nginx-tuned"},
+			Candidates: []string{"ours", "ours-chart", "nginx-chart", "nginx-tuned"},
 			Measure:    o.of(n, measureSyslog),
 		},
 		{

@@ -19,8 +19,8 @@ import (
 
 // routes is what stack-proxy is given; its other settings are the defaults.
 const routes = `routes:
-  - {name: tftp, protocol: tftp, listen: [69], backends: ["%[1]s:69"], tftp: {files: %[3]s}}
-  - {name: syslog, protocol: syslog, listen: [514], backends: ["%[1]s:514"], syslog: {source: %[2]s}}
+  - {name: tftp, protocol: tftp, listen: [69], backends: ["%[1]s:69"], tftp: {files: %[2]s}}
+  - {name: syslog, protocol: syslog, listen: [514], backends: ["%[1]s:514"]}
 `
 
 // nginxChart has what the chart's nginx.conf has for UDP: one worker, 1024 connections, the default timeout of
@@ -63,18 +63,15 @@ func (c *candidate) start(ctx context.Context, n *site, o Options, name string) 
 	var cmd *exec.Cmd
 	ports := 2 // 69 and 514
 	switch name {
-	case "ours", "ours-chart", "ours-rewrite", oursFile:
-		source, files := "none", `""`
-		switch name {
-		case "ours-rewrite":
-			source = "rewrite"
-		case oursFile:
+	case "ours", "ours-chart", oursFile:
+		files := `""`
+		if name == oursFile {
 			if files, err = c.boot(); err != nil {
 				return err
 			}
 		}
 		file := filepath.Join(c.dir, "routes.yaml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, source, files), 0o600); err != nil {
+		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, files), 0o600); err != nil {
 			return err
 		}
 		cmd = exec.Command(o.Proxy)
