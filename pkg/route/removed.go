@@ -19,7 +19,7 @@ var removed = map[string]string{
 	"routes[].limits.retryAgents":         noQueue,
 	"routes[].limits.sessions":            "leave it out: there may be 4096 sessions",
 	"routes[].limits.sessionsPerClient":   "leave it out: a client may have 64 sessions",
-	"routes[].syslog":                     "leave it out: a line names its machine; for datagrams as they came make it protocol: udp",
+	"routes[].syslog":                     rewritten,
 	"routes[].tcp":                        "leave it out: Tink Server and SSH are known not to read such headers",
 	"routes[].tftp.allowWrite":            "leave it out: write requests are refused",
 	"routes[].timeouts.dial":              "leave it out: a connection to an endpoint has 2 s",
@@ -36,5 +36,6 @@ const (
 	ownConnections = "leave it out: clients do not share connections to endpoints, or one may get another's answer"
 	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; no other checks are made"
 	noQueue        = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
+	rewritten      = "leave it out: a line names its machine; for datagrams as they came make it protocol: udp"
 	kernel         = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
 )
