@@ -26,7 +26,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	switch r.Protocol {
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: p.tcpSettings(r, backend, c.gates[r.Name]),
+			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend),
 			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Sink: p.options.Sink,
 		})
 	case route.HTTP, route.GRPC, route.Files:
@@ -59,7 +59,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	backend := c.pools[next.Name]
 	switch f := old.front.(type) {
 	case *tcp.Front:
-		f.Update(p.tcpSettings(next, backend, c.gates[next.Name]))
+		f.Update(tcpSettings(next, backend))
 	case *web.Front:
 		f.Update(p.settingsAt(c, next.Address(old.listen), old))
 	case *datagramFront:
@@ -67,7 +67,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	}
 }
 
-func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
+func tcpSettings(r route.Route, backend *pool) tcp.Settings {
 	s := tcp.Settings{
 		Pool:           backend.Pool,
 		Idle:           r.Timeouts.Idle.D(),
@@ -81,12 +81,6 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 		s.SendProxy = 1
 	case "v2":
 		s.SendProxy = 2
-	}
-	if g != nil {
-		s.TLS, s.Gate = g.TLS(), g.Gate
-		if trust := g.Trust(); trust != nil {
-			s.Secure = trust
-		}
 	}
 	return s
 }

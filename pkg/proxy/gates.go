@@ -31,7 +31,7 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 		config := r.Edge()
 		bare := config
 		bare.Hosts = nil
-		if !(r.Web() || r.Protocol == route.TCP) || reflect.ValueOf(bare).IsZero() {
+		if !r.Web() || reflect.ValueOf(bare).IsZero() {
 			continue
 		}
 		if old := p.gates[r.Name]; old != nil && reflect.DeepEqual(old.config, config) &&
@@ -60,16 +60,10 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 // protocols are those that a route's TLS offers by ALPN, the best first. A file over HTTP/2 costs more than twice the
 // processor time, so files are offered over HTTP/1.1 first.
 func protocols(r route.Route) []string {
-	switch {
-	case r.Protocol == route.Files:
+	if r.Protocol == route.Files {
 		return []string{"http/1.1", "h2"}
-	case r.Web():
-		return []string{"h2", "http/1.1"}
-	case r.TLS != nil:
-		return r.TLS.ALPN
-	default:
-		return nil
 	}
+	return []string{"h2", "http/1.1"}
 }
 
 // warmGates runs new gates before they are in force, so that no request finds a gate without keys.

@@ -48,6 +48,7 @@ func TestEdgeMistakes(t *testing.T) {
 - {name: c, protocol: tftp, listen: 69, backends: "x:1", limits: {requests: {preset: files}}}
 `, want: []string{
 			"line 3: routes[0].hosts: does not apply to protocol tcp", "line 3: routes[0].rewrite: does not apply to protocol tcp",
+			"line 3: routes[0].tls: does not apply to protocol tcp",
 			"line 4: routes[1].rewrite: does not apply to protocol grpc",
 			"line 5: routes[2].limits.requests: does not apply to protocol tftp",
 		}},
@@ -56,12 +57,12 @@ func TestEdgeMistakes(t *testing.T) {
 - {name: b, protocol: http, listen: 81, backends: "x:1", backendTLS: {name: b}}
 - {name: c, protocol: tcp, listen: 82, backends: "x:1", backendTLS: {name: c}}
 - {name: d, protocol: tftp, listen: 82, backends: "x:1", backendTLS: {name: c}, tls: {certificates: {certificate: /a, key: b}}}
-- {name: e, protocol: http, listen: 83, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}, alpn: h2}}
-- {name: f, protocol: tcp, listen: 84, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}, alpn: [h2, ""]}}
+- {name: e, protocol: tcp, listen: 84, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}}}
 `, want: []string{
 			"line 3: routes[0].backendTLS.ca: ", "line 3: routes[0].backendTLS.name: missing",
+			"line 5: routes[2].backendTLS: does not apply to protocol tcp",
 			"line 6: routes[3].backendTLS: does not apply to protocol tftp", "line 6: routes[3].tls: does not apply to protocol tftp",
-			"line 7: routes[4].tls.alpn: does not apply to protocol http", "line 8: routes[5].tls.alpn[1]: ",
+			"line 7: routes[4].tls: does not apply to protocol tcp",
 		}},
 		"parts that are wrong": {text: `
 - name: a

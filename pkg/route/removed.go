@@ -22,6 +22,7 @@ var removed = map[string]string{
 	"routes[].syslog":                     rewritten,
 	"routes[].tcp":                        "leave it out: Tink Server and SSH are known not to read such headers",
 	"routes[].tftp.allowWrite":            "leave it out: write requests are refused",
+	"routes[].tls.alpn":                   "leave it out: clients are offered HTTP/2 and HTTP/1.1",
 	"routes[].timeouts.dial":              "leave it out: a connection to an endpoint has 2 s",
 	"routes[].timeouts.drain":             "leave it out: STACK_PROXY_DRAIN_TIMEOUT holds for all routes",
 	"routes[].timeouts.header":            "leave it out: a request's header has 10 s",

@@ -61,11 +61,11 @@ type Route struct {
 	Backends        []Backend       `json:"backends,omitempty" desc:"host:port by DNS, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
 	Optional        bool            `json:"optional,omitempty" desc:"the process is ready without it"`
 	Hosts           host.Hosts      `json:"hosts,omitempty" desc:"http, grpc, files: names that the route is for; routes with others may share its port"`
-	TLS             *certs.Config   `json:"tls,omitempty" desc:"tcp, http, grpc, files: ends TLS here"`
+	TLS             *certs.Config   `json:"tls,omitempty" desc:"http, grpc, files: ends TLS here"`
 	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
 	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
 	Paths           *paths.Config   `json:"paths,omitempty" desc:"http, grpc, files: which paths exist, as the backend sees them"`
-	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"tcp, http, grpc: TLS to the endpoints"`
+	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"http, grpc: TLS to the endpoints"`
 	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
 	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`

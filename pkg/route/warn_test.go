@@ -31,7 +31,6 @@ func TestPassThroughToATrustingBackendIsNamed(t *testing.T) {
 		"namespace, and all of it":   {http: "tinkerbell.tink:80", tcp: "tinkerbell.tink.svc.cluster.local:443", want: true},
 		"without the domain":         {http: "tinkerbell.tink.svc:80", tcp: "tinkerbell.tink.svc.cluster.local:443", want: true},
 		"a Service, not all of it":   {http: "service:tink/tinkerbell:http", tcp: "tinkerbell.tink.svc:443", want: true},
-		"with TLS":                   {http: "t:80", tcp: "t:81", more: ", tls: {certificates: {certificate: /a, key: /b}}", want: true},
 		"another host":               {http: "hegel:50061", tcp: "tink-server:42113"},
 		"another host, same letters": {http: "tink:50061", tcp: "tink-server:42113"},
 		"another namespace":          {http: "service:a/tinkerbell:http", tcp: "service:b/tinkerbell:https"},

@@ -4,8 +4,8 @@
 {{- $stream := prepend $web "tcp" -}}
 {{- $datagrams := list "tftp" "syslog" "udp" -}}
 {{- $forward := list "tcp" "http" "grpc" -}}
-{{- $fields := dict "files" (list "files") "tftp" (list "tftp") "syslog" (list "syslog")
-  "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" $forward
+{{- $fields := dict "files" (list "files") "tftp" (list "tftp")
+  "hosts" $web "tls" $web "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" (list "http" "grpc")
   "trustedPrefixes" (list "http" "grpc") "accessLog" $web "proxyProtocol" $stream
   "backends" (concat $forward $datagrams) -}}
 {{- range $field, $protocols := $fields -}}

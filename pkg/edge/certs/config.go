@@ -18,10 +18,9 @@ type Config struct {
 	MinVersion string `json:"minVersion,omitempty" form:"^(|1\\.[23])$" desc:"1.2 (default) or 1.3"`
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
-	FirmwareCiphers bool     `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
-	ALPN            []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
-	ClientCA        string   `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
-	ClientOptional  bool     `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
+	FirmwareCiphers bool   `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
+	ClientCA        string `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
+	ClientOptional  bool   `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
 }
 
 // Pair is a certificate with its chain, and its key, in PEM.
@@ -59,11 +58,6 @@ func (c *Config) Validate() error {
 	}
 	if c.MinVersion == "1.3" && c.FirmwareCiphers {
 		fault("firmwareCiphers: TLS 1.3 has none of them")
-	}
-	for i, protocol := range c.ALPN {
-		if protocol == "" || len(protocol) > 255 {
-			fault("alpn[%d]: %q is no protocol's name", i, protocol)
-		}
 	}
 	if c.ClientCA != "" && !path.IsAbs(c.ClientCA) {
 		fault("clientCA: %q is not an absolute path", c.ClientCA)

@@ -229,8 +229,8 @@ func headEnd(b []byte) int {
 }
 
 // takeHead reads the head of the answer in what has come, and returns what is behind it; done is false where the head
-// is not whole. Interim answers before it go to pass.
-func (x *Exchange) takeHead(b []byte, pass func()) (rest []byte, done bool, err error) {
+// is not whole. Interim answers before it end here: firmware expects none.
+func (x *Exchange) takeHead(b []byte) (rest []byte, done bool, err error) {
 	for {
 		n := headEnd(b)
 		if x.heads += n; x.heads > AnswerHead || n == 0 && x.heads+len(b) > AnswerHead {
@@ -247,10 +247,6 @@ func (x *Exchange) takeHead(b []byte, pass func()) (rest []byte, done bool, err 
 		b = b[n:]
 		if !x.answer.interim() {
 			return b, true, nil
-		}
-		// Firmware expects none to its GETs.
-		if x.Request.Post && !x.Request.Old && x.answer.code != http.StatusContinue {
-			pass()
 		}
 	}
 }

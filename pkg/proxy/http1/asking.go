@@ -97,13 +97,10 @@ func (c *Conn) hear() state {
 			x.in = append(x.in, got...)
 			got = x.in
 		}
-		taken := true
-		rest, whole, err := x.takeHead(got, func() { taken = taken && c.passInterim() })
+		rest, whole, err := x.takeHead(got)
 		switch {
 		case err != nil:
 			return c.unanswered(err)
-		case !taken:
-			return c.close()
 		case whole:
 			return c.beginAnswer(rest)
 		}
@@ -112,16 +109,6 @@ func (c *Conn) hear() state {
 			return asked
 		}
 	}
-}
-
-// passInterim passes an interim answer on; false where the client does not take it.
-func (c *Conn) passInterim() bool {
-	x := c.exchange
-	b := append(append(x.Request.answerStart(nil), x.answer.status...), crlf...)
-	b = append(appendLines(b, x.answer.lines), crlf...)
-	n, _ := sock.Send(c.client.fd, b, 0)
-	c.owner.Sent(n)
-	return n == len(b)
 }
 
 // beginAnswer begins with the answer; rest is what has arrived of its body.

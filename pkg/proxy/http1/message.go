@@ -17,7 +17,7 @@ type Request struct {
 	Lines        []Line // without Host and those for this hop only
 	Body         []byte // of a POST
 	Post         bool   // else it is a GET
-	Old          bool   // it is one of HTTP/1.0, which has no chunks and no interim answers
+	Old          bool   // it is one of HTTP/1.0, which has no chunks
 	close        bool   // the connection is closed behind the answer
 }
 

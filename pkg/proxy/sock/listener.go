@@ -74,16 +74,6 @@ func (l *Listener) Addr() netip.AddrPort { return l.addr }
 // FD is the descriptor, until Close.
 func (l *Listener) FD() int { return l.fd }
 
-// Set sets what later connections inherit.
-func (l *Listener) Set(o Options) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.fd < 0 {
-		return net.ErrClosed
-	}
-	return o.Set(l.fd)
-}
-
 // Close closes the socket, once. No loop may be watching it.
 func (l *Listener) Close() {
 	l.mu.Lock()

@@ -68,14 +68,6 @@ func (c *Socket) Read(b []byte) (int, error) {
 	return n, c.reason(err)
 }
 
-// Await waits until there is something to be read, without a buffer.
-func (c *Socket) Await() error {
-	return c.reason(c.raw.Read(func(fd uintptr) bool {
-		_, err := Peek(int(fd))
-		return !errors.Is(err, unix.EAGAIN)
-	}))
-}
-
 // Write implements net.Conn.
 func (c *Socket) Write(b []byte) (int, error) {
 	n, err := c.File.Write(b)

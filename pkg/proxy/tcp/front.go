@@ -1,16 +1,12 @@
 // Package tcp passes TCP connections through to a pool's endpoints. The two directions are independent: an end of
 // stream is passed on as a half-close, a reset as a reset.
 //
-// It can end the clients' TLS and speak TLS to the endpoints. A stream with TLS is copied record by record instead of
-// spliced.
-//
 // Not its job: looking into the stream, or keeping a connection alive when its endpoint is gone.
 package tcp
 
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -40,6 +36,9 @@ type Config struct {
 	Loops *loop.Group
 	// Account bounds the memory and descriptors of the connections; nil does not.
 	Account *admission.Account
+	// Options are every connection's; without any a silent peer is probed after 30 s, and may leave data unacknowledged
+	// for 60 s.
+	Options sock.Options
 	// Settings are what [Front.Update] may change.
 	Settings
 	// Sink gets each connection when it has its endpoint, then each [record.Progress] what its client has got, and its
@@ -61,12 +60,6 @@ type Settings struct {
 	// Idle ends a connection on which nothing moved in either direction; 0 never does: a gRPC stream may be
 	// silent for hours, and keepalive finds the dead ones.
 	Idle time.Duration
-	// Keepalive is how long a connection is silent before the kernel probes its peer (three times, a third of
-	// that apart). Default 30 s, below 0 never.
-	Keepalive time.Duration
-	// UserTimeout is how long sent data may stay unacknowledged, or a peer's window closed (TCP_USER_TIMEOUT, RFC
-	// 5482). Default 60 s, below 0 the kernel's own (some 15 minutes, and never for a closed window).
-	UserTimeout time.Duration
 	// Drain bounds how long connections may go on after the front was told to end.
 	Drain time.Duration
 	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
@@ -77,17 +70,6 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// SendProxy is the version of the PROXY header for the endpoint, 1 or 2; 0 sends none.
 	SendProxy int
-	// TLS ends TLS on clients' connections; nil does not.
-	TLS *tls.Config
-	// Secure makes TLS connections to endpoints; nil makes plain ones.
-	Secure Secure
-	// Gate must be ready as well as the pool; nil is ready.
-	Gate interface{ Ready() error }
-}
-
-// options are the socket options of every connection.
-func (s *Settings) options() sock.Options {
-	return sock.Options{Keepalive: s.Keepalive, UserTimeout: s.UserTimeout}
 }
 
 // Front listens for one route.
@@ -112,6 +94,7 @@ func Listen(c Config) (*Front, error) {
 	if len(c.Loops.Loops()) == 0 {
 		return nil, fmt.Errorf("failed to listen for route %s: no loops", c.Route)
 	}
+	c.Options = cmp.Or(c.Options, sock.Options{Keepalive: 30 * time.Second, UserTimeout: time.Minute})
 	f := &Front{
 		config:  c,
 		log:     cmp.Or(c.Logger, slog.New(slog.DiscardHandler)),
@@ -123,7 +106,7 @@ func Listen(c Config) (*Front, error) {
 	f.lines = loglimit.NewClients(f.log)
 	f.Update(c.Settings)
 	var err error
-	if f.listener, err = sock.Listen(c.Listen, c.Freebind, f.settings.Load().options()); err != nil {
+	if f.listener, err = sock.Listen(c.Listen, c.Freebind, c.Options); err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	return f, nil
@@ -133,29 +116,13 @@ func Listen(c Config) (*Front, error) {
 func (f *Front) Addr() netip.AddrPort { return f.listener.Addr() }
 
 // Ready is nil when there is an endpoint for a connection.
-func (f *Front) Ready() error {
-	s := f.settings.Load()
-	if s.Gate != nil {
-		if err := s.Gate.Ready(); err != nil {
-			return err
-		}
-	}
-	return s.Pool.Ready()
-}
+func (f *Front) Ready() error { return f.settings.Load().Pool.Ready() }
 
 // Update sets the settings of later connections. Open connections keep theirs.
 func (f *Front) Update(s Settings) {
 	s.Dial = cmp.Or(s.Dial, 2*time.Second)
 	s.Attempts = cmp.Or(s.Attempts, 3)
-	s.Keepalive = cmp.Or(s.Keepalive, 30*time.Second)
-	s.UserTimeout = cmp.Or(s.UserTimeout, time.Minute)
-	before := f.settings.Swap(&s)
-	if before == nil || before.options() == s.options() {
-		return
-	}
-	if err := f.listener.Set(s.options()); err != nil {
-		f.log.Warn("failed to set keepalive", "error", err)
-	}
+	f.settings.Store(&s)
 }
 
 // Active is the number of open connections.

@@ -53,7 +53,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	case !f.add(s):
 		sock.Reset(fd)
 	default:
-		if why := f.account.Admit(&s.charge, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
+		if why := f.account.Admit(&s.charge, s, from.Addr(), cost); why != admission.Admitted {
 			s.refuse(refusalOf(why))
 			s.reset()
 			return
@@ -96,23 +96,7 @@ func (in *frontLoop) tick(now time.Time) (again bool) {
 }
 
 // The measured cost of a session, in bytes: two sockets, and the memory that the garbage collector has not freed yet.
-const (
-	costSession        = 20 << 10
-	costTLS            = 64 << 10 // more for each side with TLS: its state, goroutine, and the buffer of its reader
-	sessionDescriptors = 2
-)
-
-// costOf is the cost of a new session.
-func costOf(s *Settings) admission.Cost {
-	c := admission.Cost{Memory: costSession, Descriptors: sessionDescriptors}
-	if s.TLS != nil {
-		c.Memory += costTLS
-	}
-	if s.Secure != nil {
-		c.Memory += costTLS
-	}
-	return c
-}
+var cost = admission.Cost{Memory: 20 << 10, Descriptors: 2}
 
 func refusalOf(why admission.Refusal) refusal {
 	switch why {

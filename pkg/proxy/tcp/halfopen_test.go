@@ -15,6 +15,7 @@ import (
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // A client vanishes silently, like a machine that is switched off. Keepalive finds an idle one, TCP_USER_TIMEOUT one
@@ -44,8 +45,8 @@ func TestHalfOpen(t *testing.T) {
 			proxy.Do(t, func() (err error) {
 				f, err = Listen(Config{
 					Route: "r", Listen: netip.MustParseAddrPort("192.0.2.2:42113"), Metrics: metrics, Loops: group,
+					Options: sock.Options{Keepalive: time.Second, UserTimeout: 3 * time.Second},
 					Settings: Settings{
-						Keepalive: time.Second, UserTimeout: 3 * time.Second,
 						Pool: endpoint.NewPool(endpoint.Config{Sources: []endpoint.Source{endpoint.Fixed(addr)}}),
 					},
 				})

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -19,59 +18,44 @@ import (
 // Bytes in one direction keep the session from being idle: the other direction passes bytes on later. Waiting takes no
 // time.
 func TestIdleOneWay(t *testing.T) {
-	cert, pool := identity(t, tlsName)
-	served := &tls.Config{Certificates: []tls.Certificate{cert}}
-	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var settings Settings
-			settings.Idle = time.Second
-			if secure {
-				settings.TLS = served
-			}
-			got := make(chan string, 1)
-			r := start(t, settings, backend(t, func(conn *net.TCPConn) {
-				stop := make(chan struct{})
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					for {
-						select {
-						case <-stop:
-							return
-						case <-time.After(100 * time.Millisecond):
-							_, _ = conn.Write([]byte("x"))
-						}
-					}
-				}()
-				text, _ := io.ReadAll(conn)
-				close(stop)
-				<-ended
-				got <- string(text)
-			}))
-			raw := r.dial(t)
-			var conn stream = raw
-			if secure {
-				conn = tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: tlsName})
-			}
-			before := cpu(t)
-			for range 35 {
-				if _, err := conn.Read(make([]byte, 1)); err != nil {
-					t.Fatal(err)
+	t.Parallel()
+	got := make(chan string, 1)
+	r := start(t, Settings{Idle: time.Second}, backend(t, func(conn *net.TCPConn) {
+		stop := make(chan struct{})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+					_, _ = conn.Write([]byte("x"))
 				}
 			}
-			if took := cpu(t) - before; took > 1500*time.Millisecond {
-				t.Errorf("waiting took %s of the processor", took)
-			}
-			_, _ = conn.Write([]byte("late"))
-			_ = conn.CloseWrite()
-			if text := <-got; text != "late" {
-				t.Errorf("the endpoint got %q of what came after the pause", text)
-			}
-			if n := testutil.ToFloat64(r.aborted.WithLabelValues("r", "error")); n != 0 {
-				t.Errorf("%v errors were counted", n)
-			}
-		})
+		}()
+		text, _ := io.ReadAll(conn)
+		close(stop)
+		<-ended
+		got <- string(text)
+	}))
+	conn := r.dial(t)
+	before := cpu(t)
+	for range 35 {
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := cpu(t) - before; took > 1500*time.Millisecond {
+		t.Errorf("waiting took %s of the processor", took)
+	}
+	_, _ = conn.Write([]byte("late"))
+	_ = conn.CloseWrite()
+	if text := <-got; text != "late" {
+		t.Errorf("the endpoint got %q of what came after the pause", text)
+	}
+	if n := testutil.ToFloat64(r.aborted.WithLabelValues("r", "error")); n != 0 {
+		t.Errorf("%v errors were counted", n)
 	}
 }
 

@@ -16,7 +16,6 @@ const (
 	refusedBackend                  // no endpoint took it
 	refusedHeader                   // no valid PROXY header from a peer that must send one
 	refusedResources                // accept(2) failed: descriptors or memory
-	refusedTLS                      // the TLS handshake failed
 	refusedMemory                   // the account has no room
 	refusedDescriptors
 	refusedShare
@@ -24,8 +23,7 @@ const (
 )
 
 var refusals = metric.Enum[refusal]{
-	"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share",
-	"source",
+	"limit", "client_limit", "backend", "proxy_header", "resources", "memory", "descriptors", "client_share", "source",
 }
 
 func (r refusal) String() string { return refusals.Name(r) }

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/record"
@@ -11,9 +10,9 @@ import (
 // draft is the record of a session in the making.
 type draft struct {
 	record.Exchange
-	torn     atomic.Pointer[ending] // nil is an end in order
-	bytes    [2]int64               // passed on, by direction; written by the loop, with TLS by the direction's goroutine
-	recorded time.Duration          // to the last record of progress; written by the writer of bytes[toClient]
+	torn     *ending       // nil is an end in order
+	bytes    [2]int64      // passed on, by direction
+	recorded time.Duration // to the last record of progress
 }
 
 // refuse counts a session that does not get an endpoint.
@@ -49,7 +48,7 @@ func (s *session) progress() {
 func (s *session) recordEnd() {
 	x := s.draft.Exchange
 	x.Took, x.Bytes = time.Since(x.Begin), uint64(s.draft.bytes[toClient])
-	switch torn := s.draft.torn.Load(); {
+	switch torn := s.draft.torn; {
 	case x.Outcome != record.Done: // it was refused
 	case torn != nil:
 		x.Outcome, x.Reason = record.Torn, torn.String()

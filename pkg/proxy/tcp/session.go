@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,7 +30,7 @@ const (
 type state uint8
 
 const (
-	accepted   state = iota // the client's PROXY header or TLS handshake is awaited
+	accepted   state = iota // the client's PROXY header is awaited
 	connecting              // to an endpoint
 	passing                 // bytes, in both directions
 	closed
@@ -53,13 +52,12 @@ type session struct {
 	endpoint *endpoint.Endpoint // nil without one
 	since    time.Time          // when the state began, except that of closed
 	long     bool
-	cut      string       // why we ended it from outside, as it is recorded; "" otherwise
-	untaken  int          // bytes that the two peers had not taken when idle looked last
-	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
+	cut      string    // why we ended it from outside, as it is recorded; "" otherwise
+	untaken  int       // bytes that the two peers had not taken when idle looked last
+	moved    time.Time // when bytes moved last; only with an idle timeout
 	charge   admission.Charge
 	draft    draft
 	header   *sock.Header // of the client's connection, while it is awaited
-	tls      *tlsPart     // nil without TLS
 
 	timed  bool // in the loop's list of sessions that wait for a time
 	byTime list.Link[*session]
@@ -111,11 +109,7 @@ func (s *session) beginFor(source netip.AddrPort) {
 		return
 	}
 	s.attempts = s.settings.Pool.Attempts(client, s.settings.Attempts)
-	if s.settings.TLS != nil {
-		s.handshake()
-	} else {
-		s.connect()
-	}
+	s.connect()
 }
 
 // connect begins to connect to the next endpoint.
@@ -181,10 +175,6 @@ func (s *session) connected() {
 			return
 		}
 	}
-	if s.settings.TLS != nil || s.settings.Secure != nil {
-		s.passSecure()
-		return
-	}
 	s.pass()
 	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
 	// It is watched also if the client has ended its side: it may be reset later.
@@ -217,8 +207,7 @@ func (s *session) tick(now time.Time) bool {
 	took := now.Sub(s.since)
 	switch s.state {
 	case connecting:
-		// A goroutine that handshakes with the endpoint has a deadline of its own.
-		if limit := s.settings.Dial; limit > 0 && took >= limit && s.tls.unused() {
+		if limit := s.settings.Dial; limit > 0 && took >= limit {
 			s.failed(os.ErrDeadlineExceeded)
 		}
 	case passing:
@@ -240,17 +229,14 @@ func (s *session) tick(now time.Time) bool {
 func (s *session) setLongOptions() {
 	if !s.long {
 		s.long = true
-		_ = s.settings.options().Set(s.server.fd)
+		_ = s.front.config.Options.Set(s.server.fd)
 	}
 }
 
-// started is what times are counted from, since the wall clock may be set.
-var started = time.Now()
-
-// moveNow notes that bytes have moved. Any goroutine may call it.
+// moveNow notes that bytes have moved.
 func (s *session) moveNow() {
 	if s.settings.Idle > 0 {
-		s.moved.Store(int64(time.Since(started)))
+		s.moved = time.Now()
 	}
 }
 
@@ -258,7 +244,7 @@ func (s *session) moveNow() {
 // of a socket's buffer. The kernel wakes a writer only when a third of that buffer is free, which can take a slow
 // reader longer than the timeout.
 func (s *session) idle() bool {
-	if s.settings.Idle <= 0 || time.Since(started)-time.Duration(s.moved.Load()) < s.settings.Idle {
+	if s.settings.Idle <= 0 || time.Since(s.moved) < s.settings.Idle {
 		return false
 	}
 	before := s.untaken
@@ -270,7 +256,7 @@ func (s *session) idle() bool {
 	return false
 }
 
-// count notes bytes that were passed on. The direction's goroutine calls it, too.
+// count notes bytes that were passed on.
 func (s *session) count(d direction, n int) {
 	s.front.metrics.transferred[d].Add(float64(n))
 	s.draft.bytes[d] += int64(n)
@@ -307,14 +293,6 @@ func (s *session) end(byReset bool) {
 	s.client.close(byReset)
 	s.server.close(byReset)
 	s.in.forget(s)
-	s.tls.stop()
-	if s.tls.unused() { // else the last goroutine's end does it
-		s.giveBack()
-	}
-}
-
-// giveBack releases the endpoint and the charge of a session whose sockets are closed.
-func (s *session) giveBack() {
 	if s.endpoint != nil {
 		s.endpoint.Release()
 	}
@@ -347,7 +325,9 @@ func (s *session) noteError(err error) bool {
 		how = endTimeout
 	}
 	s.front.metrics.aborted[how].Inc()
-	s.draft.torn.CompareAndSwap(nil, &how)
+	if s.draft.torn == nil {
+		s.draft.torn = &how
+	}
 	return true
 }
 
@@ -368,8 +348,6 @@ func dialReason(err error) string {
 		return "reset"
 	case sock.Exhausted(err):
 		return "resources"
-	case errors.Is(err, errTLS):
-		return "tls"
 	default:
 		return "other"
 	}

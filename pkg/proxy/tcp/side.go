@@ -45,8 +45,7 @@ const (
 type side struct {
 	session   *session
 	direction direction
-	fd        int          // below 0 without one
-	socket    *sock.Socket // has the descriptor while goroutines may use it
+	fd        int // below 0 without one
 	handle    loop.Handle
 	mode      loop.Mode // in which the loop watches the socket
 	ended     bool      // its stream has ended, and the half-close was passed on
@@ -281,19 +280,13 @@ func (s *side) close(byReset bool) {
 	s.unpipe()
 	s.session.in.loop.Forget(s.handle)
 	s.handle = loop.Handle{}
-	if byReset && s.fd >= 0 {
-		sock.ResetOnClose(s.fd)
-	}
-	switch {
-	case s.socket != nil:
-		if byReset { // else its buffers stay until the goroutines notice
-			sock.Disconnect(s.socket)
+	if s.fd >= 0 {
+		if byReset {
+			sock.ResetOnClose(s.fd)
 		}
-		_ = s.socket.Close()
-	case s.fd >= 0:
 		_ = unix.Close(s.fd)
 	}
-	s.fd, s.socket, s.mode = -1, nil, 0
+	s.fd, s.mode = -1, 0
 }
 
 // tick does what is due for the direction. It reports whether there is more to wait for.

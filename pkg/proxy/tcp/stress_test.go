@@ -3,7 +3,6 @@ package tcp
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ type referee struct {
 	wrong  atomic.Int64
 }
 
-func (f *referee) serve(conn stream, reset func()) {
+func (f *referee) serve(conn *net.TCPConn, reset func()) {
 	var head [9]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return
@@ -75,18 +74,14 @@ func randomly(seed int64) io.Reader {
 }
 
 // stressOne makes a connection of a kind, and fails if that goes wrong.
-func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
+func stressOne(addr string, kind byte, size int64) error {
 	plain, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
-	raw := plain.(*net.TCPConn)
-	defer raw.Close()
-	_ = raw.SetDeadline(time.Now().Add(60 * time.Second))
-	var conn stream = raw
-	if secure != nil {
-		conn = tls.Client(raw, secure)
-	}
+	conn := plain.(*net.TCPConn)
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
 	head := binary.BigEndian.AppendUint64([]byte{kind}, uint64(size))
 	if _, err := conn.Write(head); err != nil {
 		return fmt.Errorf("failed to begin: %w", err)
@@ -103,7 +98,7 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 		}
 	case clientReset:
 		_, _ = io.CopyN(conn, randomly(size), size)
-		_ = raw.SetLinger(0)
+		_ = conn.SetLinger(0)
 	case serverReset:
 		wrote := make(chan error, 1)
 		go func() {
@@ -120,12 +115,12 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 		}
 		_, _ = conn.Write(hash.Sum(nil))
 		_ = conn.CloseWrite()
-		_, _ = io.Copy(io.Discard, raw)
+		_, _ = io.Copy(io.Discard, conn)
 	}
 	return nil
 }
 
-// TestStress passes many connections of all kinds on, with and without TLS, while settings change and endpoints come
+// TestStress passes many connections of all kinds on, while settings change and endpoints come
 // and go. No byte is wrong, no torn stream looks whole, and at the end all descriptors are closed. STRESS is the
 // number of connections.
 func TestStress(t *testing.T) {
@@ -135,32 +130,19 @@ func TestStress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cert, trust := identity(t, tlsName)
-	served := &tls.Config{Certificates: []tls.Certificate{cert}}
-	client := &tls.Config{RootCAs: trust, ServerName: tlsName}
 	before := descriptorsOpen(t)
 	var f referee
-	plain := func(c *net.TCPConn) { f.serve(c, func() { _ = c.SetLinger(0); _ = c.Close() }) }
 	for name, s := range map[string]Settings{
-		"plain": {}, "TLS": {TLS: served}, "TLS twice": {TLS: served, Secure: trusting{trust}}, "idle": {Idle: time.Minute},
+		"plain": {}, "idle": {Idle: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.fooled.Store(0)
 			f.wrong.Store(0)
-			serve, secure := plain, client
-			if s.TLS == nil {
-				secure = nil
-			}
-			if s.Secure != nil {
-				serve = func(c *net.TCPConn) {
-					inner := tls.Server(c, served)
-					f.serve(inner, func() { _ = c.SetLinger(0); _ = c.Close() })
-				}
-			}
+			serve := func(c *net.TCPConn) { f.serve(c, func() { _ = c.SetLinger(0); _ = c.Close() }) }
 			a, b := backend(t, serve), backend(t, serve)
 			s.Drain, s.Dial, s.MaxPerClient = time.Minute, time.Minute, 1000
 			r := start(t, s, a, b, refused(t))
-			stressWith(t, r, total, secure, a, b)
+			stressWith(t, r, total, a, b)
 			if err := r.stop(); err != nil {
 				t.Error(err)
 			}
@@ -180,13 +162,12 @@ func TestStress(t *testing.T) {
 	}
 }
 
-func stressWith(t *testing.T, r running, total int, secure *tls.Config, a, b netip.AddrPort) {
+func stressWith(t *testing.T, r running, total int, a, b netip.AddrPort) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	others.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			s := *r.settings.Load()
-			s.Keepalive = time.Duration(i%5+1) * time.Second
 			addrs := [][]netip.AddrPort{{a, b}, {b}, {a}}[i%3]
 			s.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
 			r.Update(s)
@@ -205,7 +186,7 @@ func stressWith(t *testing.T, r running, total int, secure *tls.Config, a, b net
 				if i%32 < 4 {
 					size = spliceAfter + rand.Int64N(4*sock.PipeSize)
 				}
-				if err := stressOne(r.Addr().String(), kind, size, secure); err != nil {
+				if err := stressOne(r.Addr().String(), kind, size); err != nil {
 					t.Errorf("connection %d of kind %d with %d bytes: %v", i, kind, size, err)
 				}
 			}

@@ -1,9 +1,6 @@
 package tcp
 
 import (
-	"context"
-	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"testing"
@@ -36,92 +33,6 @@ func TestResetWhileStalled(t *testing.T) {
 		if err := <-saw; err == nil {
 			t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
 		}
-	}
-}
-
-// When an endpoint ends without a close_notify, the client gets none either: it must be able to see that bytes may be
-// missing.
-func TestSecureTruncationIsPassedOn(t *testing.T) {
-	cert, pool := identity(t, tlsName)
-	served := &tls.Config{Certificates: []tls.Certificate{cert}}
-	for name, clean := range map[string]bool{"close_notify": true, "FIN": false} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, Settings{TLS: served, Secure: trusting{pool}}, backend(t, func(conn *net.TCPConn) {
-				inner := tls.Server(conn, served)
-				_, _ = inner.Write([]byte("half"))
-				if clean {
-					_ = inner.CloseWrite()
-				}
-				_ = conn.CloseWrite()
-				_, _ = io.Copy(io.Discard, conn)
-			}))
-			wire := &recorder{TCPConn: r.dial(t)}
-			conn := tls.Client(wire, &tls.Config{RootCAs: pool, ServerName: tlsName})
-			got, err := io.ReadAll(conn)
-			if string(got) != "half" || err != nil {
-				t.Fatalf("got %q, %v", got, err)
-			}
-			if wire.ended == clean {
-				t.Errorf("an end by close_notify %v became one by FIN %v", clean, wire.ended)
-			}
-		})
-	}
-}
-
-// recorder notes whether the TCP connection had ended when TLS did.
-type recorder struct {
-	*net.TCPConn
-	ended bool
-}
-
-func (r *recorder) Read(b []byte) (int, error) {
-	n, err := r.TCPConn.Read(b)
-	r.ended = r.ended || errors.Is(err, io.EOF)
-	return n, err
-}
-
-// A slow client gets all bytes, though the close_notify waits behind them for long.
-func TestSecureSlowReader(t *testing.T) {
-	t.Parallel()
-	cert, pool := identity(t, tlsName)
-	served := make(chan struct{})
-	defer func() { <-served }()
-	addr := backend(t, func(conn *net.TCPConn) {
-		defer close(served)
-		_ = conn.SetReadBuffer(8 << 10)
-		inner := tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: tlsName})
-		if err := inner.HandshakeContext(context.Background()); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(6 * time.Second) // crypto/tls waits for five
-		_, _ = io.Copy(io.Discard, conn)
-	})
-	plain, err := net.Dial("tcp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close()
-	secure := tls.Server(&wire{Conn: plain}, &tls.Config{Certificates: []tls.Certificate{cert}})
-	if err := secure.HandshakeContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	raw, err := plain.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for full := 0; full < 50; time.Sleep(time.Millisecond) { // the kernel may still move bytes to the client
-		_ = raw.Write(func(fd uintptr) bool {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10)
-			if _, err := unix.Write(int(fd), make([]byte, 64<<10)); err != nil {
-				full++
-			} else {
-				full = 0
-			}
-			return true
-		})
-	}
-	if err := secure.CloseWrite(); err != nil {
-		t.Errorf("the end got lost: %v", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(o
 
 // serve has a handler answer a request.
 func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1), request: r, sink: o.sink}
+	seen := &response{ResponseWriter: w, request: r, sink: o.sink}
 	seen.draft.Begin = time.Now()
 	if o.sink != nil {
 		seen.draft.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.draft.Begin, r.URL.Path)
@@ -137,7 +137,6 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 type response struct {
 	http.ResponseWriter
 	belowTLS *conn // the connection below TLS, which hides it from net/http; nil without TLS, and in HTTP/2
-	old      bool  // HTTP/1.0, whose clients know no interim answers
 	code     int
 	bytes    int64
 	charged  charge
@@ -199,11 +198,9 @@ func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // WriteHeader implements http.ResponseWriter.
 func (r *response) WriteHeader(code int) {
-	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+	if r.code == 0 {
 		r.code = code
 		r.recordLong(r.expected())
-	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
-		return
 	}
 	if r.duplex && code >= http.StatusOK && r.body != nil && !r.body.whole.Load() {
 		// The rest of the body comes after the answer has begun. When net/http's server then reads to its end, it begins

@@ -87,7 +87,6 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t := &trip{
 		asked: r, answer: w, begin: time.Now(), client: Client(r, p.settings.Trusted), draft: draftOf(w),
-		interim: interimWriter{w: w},
 	}
 	defer t.end() // also where the answer breaks off, which is a panic
 
@@ -115,7 +114,6 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 // modify makes the client's answer of the endpoint's.
 func (p *proxy) modify(response *http.Response) error {
 	t := tripOf(response.Request)
-	t.interim.end()
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,13 +132,12 @@ func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn
 
 // trip is a request on its way to an endpoint, and its answer on the way back.
 type trip struct {
-	asked   *http.Request
-	answer  http.ResponseWriter
-	begin   time.Time
-	client  netip.Addr // the endpoint is chosen for it
-	draft   *draft
-	body    *retryBody // nil, which is whole, if the request has none
-	interim interimWriter
+	asked  *http.Request
+	answer http.ResponseWriter
+	begin  time.Time
+	client netip.Addr // the endpoint is chosen for it
+	draft  *draft
+	body   *retryBody // nil, which is whole, if the request has none
 
 	open io.Closer // the endpoint's answer
 	old  *conn     // an answer is under way of which only the connection's end tells the client that it is whole
@@ -152,7 +149,6 @@ func tripOf(r *http.Request) *trip { return r.Context().Value(tripKey{}).(*trip)
 
 // end is called when the handler has done with the answer, or will not take one.
 func (t *trip) end() {
-	t.interim.end()
 	if t.body != nil {
 		t.body.closed.Store(true)
 	}
@@ -209,7 +205,6 @@ func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*htt
 	body := &answerBody{trip: trip, endpoint: e}
 	var conn *upstreamConn
 	trace := &httptrace.ClientTrace{
-		Got1xxResponse: trip.passInterim,
 		GotConn: func(got httptrace.GotConnInfo) {
 			if t.standard.DisableKeepAlives { // or others are on it, too
 				conn = upstreamBelow(got.Conn)
@@ -221,7 +216,7 @@ func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*htt
 			}
 		},
 	}
-	// ReverseProxy's own trace is left out, which passes each interim answer on.
+	// Interim answers end here, as in the engine: firmware expects none. ReverseProxy's own trace would pass them on.
 	out := r.WithContext(httptrace.WithClientTrace(context.WithValue(trip.asked.Context(), tripKey{}, trip), trace))
 	target := *r.URL
 	target.Scheme, target.Host = t.scheme, e.Addr.String()
@@ -336,40 +331,4 @@ type upgradedBody struct {
 type halfCloser interface {
 	io.Writer
 	CloseWrite() error
-}
-
-// interimWriter passes interim answers on until the answer itself has come. http.Transport may tell of one later.
-type interimWriter struct {
-	mu sync.Mutex
-	w  http.ResponseWriter // nil: the answer has come
-}
-
-// passInterim is an [httptrace.ClientTrace]'s Got1xxResponse. Interim answers are passed on in HTTP/1.1 alone, and not
-// to a GET, where firmware expects none. In HTTP/2 a client may reset the stream: then WriteHeader returns before
-// net/http has encoded the interim answer's header, which is cleared here for the next answer. net/http's server itself
-// tells the client to continue, when the request's body is read.
-func (t *trip) passInterim(code int, header textproto.MIMEHeader) error {
-	r := t.asked
-	if code == http.StatusContinue || r.ProtoMajor != 1 || r.Method == http.MethodGet || r.Method == http.MethodHead {
-		return nil
-	}
-	i := &t.interim
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.w == nil {
-		return nil
-	}
-	answer := i.w.Header()
-	before := answer.Clone()
-	http1.SetAnswerHeader(answer, http.Header(header))
-	i.w.WriteHeader(code)
-	clear(answer)
-	maps.Copy(answer, before)
-	return nil
-}
-
-func (i *interimWriter) end() {
-	i.mu.Lock()
-	i.w = nil
-	i.mu.Unlock()
 }

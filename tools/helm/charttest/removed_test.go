@@ -20,7 +20,7 @@ func TestRemovedValuesAreNamedAndLeftOut(t *testing.T) {
 		t.Fatalf("%d values: %v", len(file.Removed), err)
 	}
 	const base = "preset: classic\nroutes: {hegel: {limits: {connections: 5, requests: {concurrent: 5}}, " +
-		"jwt: {issuer: a, audience: [b]}}}"
+		"jwt: {issuer: a, audience: [b]}, tls: {certificates: [{certificate: /a, key: /b}]}}}"
 	before := rendersFrom(t, base)
 	for _, value := range []string{"40", "word", "[a, b]", "{a: 1}", "false"} {
 		values := from(t, base)
