@@ -101,7 +101,7 @@ func (c *client) path() string {
 func (c *client) get(ctx context.Context, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	response, err := c.ask(ctx, http.MethodGet, c.path())
+	response, err := c.ask(ctx, c.path())
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,13 @@ func (c *client) get(ctx context.Context, answer any) error {
 }
 
 // ask asks the admin port. The answer's body is to be closed.
-func (c *client) ask(ctx context.Context, method, path string) (*http.Response, error) {
+func (c *client) ask(ctx context.Context, path string) (*http.Response, error) {
 	host, port, err := net.SplitHostPort(c.admin)
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse admin address %q: %w", c.admin, err)
 	}
 	where := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + path
-	request, err := http.NewRequestWithContext(ctx, method, where, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -142,19 +142,4 @@ func (c *client) ask(ctx context.Context, method, path string) (*http.Response, 
 	default:
 		return nil, exit{1, cmp.Or(problem.Detail, response.Status)}
 	}
-}
-
-// acknowledge is the command that has a machine that failed count as failed no more.
-func acknowledge(ctx context.Context, args []string, getenv func(string) string, _, stderr io.Writer) error {
-	c := newClient(getenv)
-	if err := c.parse(c.flags("acknowledge", "<MAC, address or name>", stderr), args, true); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	response, err := c.ask(ctx, http.MethodPost, c.path()+"/acknowledge")
-	if err == nil {
-		_ = response.Body.Close()
-	}
-	return err
 }

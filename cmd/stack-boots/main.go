@@ -24,7 +24,6 @@ const (
                         -w goes on with what changes, -o json prints the API's answers
   wait MACHINE          wait until it is in a state (-for booted); exit status 0: it is, 3: it failed,
                         124: the time is over (-timeout 20m)
-  acknowledge MACHINE   a machine that failed counts as failed no more, until it boots again
   help [COMMAND]        this text, or the flags of a command
 Exit status 1: stack-boots does not answer, or refuses; 2: an argument is wrong; 4: nothing was heard of the machine.
 
@@ -35,7 +34,7 @@ docs/boots.md explains states, causes, metrics and Events.`
 // commands are those besides running.
 var commands = map[string]func(
 	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
-) error{"show": show, "wait": wait, "acknowledge": acknowledge}
+) error{"show": show, "wait": wait}
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 

@@ -153,7 +153,7 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 // TestHelp: of the program, and of a command.
 func TestHelp(t *testing.T) {
 	for want, args := range map[string][]string{
-		"acknowledge MACHINE": {"help"}, "Usage: stack-boots show": {"help", "show"}, "-timeout duration": {"help", "wait"},
+		"Usage: stack-boots show": {"help", "show"}, "-timeout duration": {"help", "wait"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String()+stderr.String(), want) {

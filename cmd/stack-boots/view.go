@@ -59,7 +59,7 @@ func newView(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	}
 	v.server = page.New(page.Options{
 		// By Event the page tells of machines that a user has acknowledged.
-		Journal: j, Sources: v.receiver.Sources, Event: v.event, Lines: s.Lines, Logger: logger,
+		Journal: j, Sources: v.receiver.Sources, Lines: s.Lines, Logger: logger,
 	})
 	k.remember(s.HistoryFile)
 	reporter := report.New(report.Options{Counts: j.Counts, Logger: logger, Registry: registry})

@@ -20,22 +20,19 @@ func TestWait(t *testing.T) {
 		code  int
 		want  string
 	}{
-		"booted":                 {journal.Booted, time.Time{}, []string{id}, 0, "is booted at script"},
-		"failed":                 {journal.StateFailed, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot there. → Put it there."},
-		"failed, as wanted":      {journal.StateFailed, long, []string{id, "-for", "failed"}, 0, "is failed"},
-		"stuck for long":         {journal.Stuck, long, []string{id}, waitFailed, "is stuck at script"},
-		"stuck for a moment":     {journal.Stuck, time.Now(), []string{id, "-timeout", "50ms"}, waitOver, "is stuck at script"},
-		"stuck, as wanted":       {journal.Stuck, time.Now(), []string{"-for", "stuck", id}, 0, "is stuck"},
-		"on its way":             {journal.Booting, time.Time{}, []string{id, "-timeout=50ms"}, waitOver, "is booting at script"},
-		"booted long ago":        {journal.Booted, time.Time{}, []string{id, "-since=10s", "-timeout=50ms"}, exitUnheard, "no boot was heard of that began since"},
-		"booted since":           {journal.Booted, time.Time{}, []string{id, "-since=10m"}, 0, "is booted"},
-		"unknown":                {journal.Booted, time.Time{}, []string{"02:00:00:00:00:09", "-timeout=50ms"}, exitUnheard, "nothing was heard"},
-		"nobody answers":         {journal.Booted, time.Time{}, []string{id, "-timeout=50ms", "-admin=127.0.0.1:1"}, 1, "failed to ask the admin port"},
-		"no state":               {journal.Booted, time.Time{}, []string{id, "-for=well"}, 2, `-for "well": none of`},
-		"no machine":             {journal.Booted, time.Time{}, nil, 2, "no machine"},
-		"what is acknowledged":   {journal.Booting, time.Time{}, []string{"acknowledge", id}, 1, "it did not fail: it is booting"},
-		"acknowledged, who?":     {journal.Booting, time.Time{}, []string{"acknowledge"}, 2, "no machine"},
-		"acknowledged, unknown?": {journal.Booting, time.Time{}, []string{"acknowledge", "02:00:00:00:00:09"}, exitUnheard, "nothing was heard"},
+		"booted":             {journal.Booted, time.Time{}, []string{id}, 0, "is booted at script"},
+		"failed":             {journal.StateFailed, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot there. → Put it there."},
+		"failed, as wanted":  {journal.StateFailed, long, []string{id, "-for", "failed"}, 0, "is failed"},
+		"stuck for long":     {journal.Stuck, long, []string{id}, waitFailed, "is stuck at script"},
+		"stuck for a moment": {journal.Stuck, time.Now(), []string{id, "-timeout", "50ms"}, waitOver, "is stuck at script"},
+		"stuck, as wanted":   {journal.Stuck, time.Now(), []string{"-for", "stuck", id}, 0, "is stuck"},
+		"on its way":         {journal.Booting, time.Time{}, []string{id, "-timeout=50ms"}, waitOver, "is booting at script"},
+		"booted long ago":    {journal.Booted, time.Time{}, []string{id, "-since=10s", "-timeout=50ms"}, exitUnheard, "no boot was heard of that began since"},
+		"booted since":       {journal.Booted, time.Time{}, []string{id, "-since=10m"}, 0, "is booted"},
+		"unknown":            {journal.Booted, time.Time{}, []string{"02:00:00:00:00:09", "-timeout=50ms"}, exitUnheard, "nothing was heard"},
+		"nobody answers":     {journal.Booted, time.Time{}, []string{id, "-timeout=50ms", "-admin=127.0.0.1:1"}, 1, "failed to ask the admin port"},
+		"no state":           {journal.Booted, time.Time{}, []string{id, "-for=well"}, 2, `-for "well": none of`},
+		"no machine":         {journal.Booted, time.Time{}, nil, 2, "no machine"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,11 +43,7 @@ func TestWait(t *testing.T) {
 			} else {
 				b.Cause = nil
 			}
-			command := []string{"wait"}
-			if len(test.args) > 0 && test.args[0] == "acknowledge" {
-				command, test.args = test.args[:1], test.args[1:]
-			}
-			args := append(append(command, "-admin", serveBoots(t, machines)), test.args...)
+			args := append([]string{"wait", "-admin", serveBoots(t, machines)}, test.args...)
 			var stdout, stderr bytes.Buffer
 			code := run(args, &stdout, &stderr)
 			if said := stdout.String() + stderr.String(); code != test.code || !strings.Contains(said, test.want) {

@@ -73,6 +73,6 @@ func (e *Event) valid() bool {
 		}
 	}
 	fixed := e.bytes(unsafe.Offsetof(e.text))
-	return e.ends[fields-1] <= TextRoom && e.Kind >= DHCPRequest && e.Kind <= Acknowledged && e.Outcome <= Dropped &&
+	return e.ends[fields-1] <= TextRoom && e.Kind >= DHCPRequest && e.Kind <= Syslog && e.Outcome <= Dropped &&
 		fixed[unsafe.Offsetof(e.V6)] <= 1 && fixed[unsafe.Offsetof(e.HasArch)] <= 1
 }

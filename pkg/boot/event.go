@@ -11,13 +11,12 @@ type Kind uint8
 
 // The kinds of events, and which program makes them.
 const (
-	DHCPRequest  Kind = 1 + iota // dhcp-relay: a machine's message, passed on or dropped
-	DHCPReply                    // dhcp-relay: a server's message to a machine, passed on or dropped
-	TFTP                         // stack-proxy: a transfer has begun or ended
-	HTTP                         // stack-proxy: an exchange has begun or ended; files of the proxy's own included
-	Stream                       // stack-proxy: a TCP connection, or a gRPC call, has begun or ended
-	Syslog                       // stack-proxy: a line
-	Acknowledged                 // stack-boots itself: a person knows that the machine failed
+	DHCPRequest Kind = 1 + iota // dhcp-relay: a machine's message, passed on or dropped
+	DHCPReply                   // dhcp-relay: a server's message to a machine, passed on or dropped
+	TFTP                        // stack-proxy: a transfer has begun or ended
+	HTTP                        // stack-proxy: an exchange has begun or ended; files of the proxy's own included
+	Stream                      // stack-proxy: a TCP connection, or a gRPC call, has begun or ended
+	Syslog                      // stack-proxy: a line
 )
 
 // Outcome is how far the matter of an event got.

@@ -47,9 +47,7 @@ func New(o Options) *Journal {
 // caller can put them so.
 func (j *Journal) Record(e *boot.Event) {
 	j.mu.Lock()
-	if e.Kind == boot.Acknowledged {
-		j.acknowledge(e)
-	} else if m := j.machineOf(e); m != nil {
+	if m := j.machineOf(e); m != nil {
 		m.heard = max(m.heard, e.At)
 		switch e.Kind {
 		case boot.DHCPRequest:
@@ -72,19 +70,6 @@ func (j *Journal) Record(e *boot.Event) {
 	}
 	j.mu.Unlock()
 	j.deliver()
-}
-
-// acknowledge takes note that a person knows of a machine that failed: until it boots again it is quiet.
-func (j *Journal) acknowledge(e *boot.Event) {
-	m := j.macs[e.MAC]
-	if m == nil {
-		m = j.ids[boot.Addr(e.Client).String()]
-	}
-	if m != nil {
-		m.newest().acknowledged = e.At
-		j.settle(m, e.At)
-		j.dirty = true
-	}
 }
 
 // Tick tells the time, so that silence can mean something. It is to be called about once a second, by the goroutine
@@ -143,9 +128,6 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		b.state = Stuck
 	default:
 		b.state = Booting
-	}
-	if b.state == StateFailed && b.acknowledged != 0 {
-		b.state = Quiet
 	}
 	if b.rule != r {
 		b.rule, b.causeStep = r, b.furthest

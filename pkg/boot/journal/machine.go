@@ -57,8 +57,6 @@ type bootRecord struct {
 	succeeded     bool  // the Workflow did
 	othersRun     bool  // what was installed runs, as far as seen
 
-	acknowledged int64 // when a person said to know that it failed
-
 	steps     []step
 	messages  []message // of all steps, oldest first
 	attempt   int       // index in steps where the present attempt begins: firmware may ask again after a loader

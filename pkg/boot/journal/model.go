@@ -106,7 +106,6 @@ type BootView struct {
 	At    Step       `json:"at"`             // the step that it is at
 	Next  Step       `json:"next,omitempty"` // the likely next one
 	Cause *Cause     `json:"cause,omitempty"`
-	Known time.Time  `json:"acknowledged,omitzero"` // when a person acknowledged that it failed
 	Steps []StepView `json:"steps"`
 }
 

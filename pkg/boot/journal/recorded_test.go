@@ -141,7 +141,7 @@ type FilmEvent struct {
 var (
 	filmKinds = []string{
 		boot.DHCPRequest: "dhcp-request", boot.DHCPReply: "dhcp-reply", boot.TFTP: "tftp", boot.HTTP: "http",
-		boot.Stream: "stream", boot.Syslog: "syslog", boot.Acknowledged: "acknowledged",
+		boot.Stream: "stream", boot.Syslog: "syslog",
 	}
 	filmOutcomes = []string{
 		boot.Passed: "passed", boot.Began: "began", boot.Done: "done", boot.Torn: "torn", boot.Refused: "refused",

@@ -74,9 +74,6 @@ func (b *bootRecord) viewBy(answers bool, known peers) BootView {
 		ID: b.id, Begin: moment(b.begin), End: moment(b.lastHeard), State: b.state, At: b.furthest, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
 	}
-	if b.acknowledged != 0 {
-		v.Known = moment(b.acknowledged)
-	}
 	if b.cause != nil {
 		c := *b.cause
 		c.Others = slices.Clone(c.Others)

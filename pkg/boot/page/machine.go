@@ -21,13 +21,12 @@ type machinePage struct {
 	Found       bool
 	Now         time.Time
 
-	Facts       []fact
-	All         []bootLink
-	Boot        bootPage
-	Hidden      bool   // the request's sender may not see lines
-	API         string // link
-	Acknowledge string // link by which a failure is; "" where that is not to be done
-	Copy        string // text that helps against the cause, for a terminal or editor
+	Facts  []fact
+	All    []bootLink
+	Boot   bootPage
+	Hidden bool   // the request's sender may not see lines
+	API    string // link
+	Copy   string // text that helps against the cause, for a terminal or editor
 }
 
 // fact is something known of a machine, as name and value.
@@ -98,14 +97,11 @@ func (s *Server) pageOf(r *http.Request, m journal.MachineView, found bool) mach
 		p.All = append(p.All, link)
 	}
 	p.Live = strings.Replace(p.All[chosen].Link, self, self+"/live", 1)
-	p.Boot = drawBoot(m.Boots[chosen], p.Now, chosen == 0)
+	p.Boot = bootPageOf(m.Boots[chosen], chosen == 0)
 	p.Lines = slices.DeleteFunc(p.Lines, func(l journal.LineView) bool {
 		return l.At.Before(p.Boot.Begin) || chosen > 0 && !l.At.Before(m.Boots[chosen-1].Begin)
 	})
 	p.Copy = textToCopy(&m, p.Boot.Cause)
-	if chosen == 0 && isLocal(r) && p.Boot.State == journal.StateFailed {
-		p.Acknowledge = self + "/acknowledge"
-	}
 	return p
 }
 

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -31,8 +30,6 @@ type Options struct {
 	Journal Journal
 	// Sources are the programs that tell of boots; nil where that is not known.
 	Sources func() []feed.Source
-	// Event is told that a person acknowledges a machine that failed.
-	Event func(*boot.Event)
 	// Lines shows syslog lines, which may hold secrets, to everybody: else only to requests from the loopback interface,
 	// as those through kubectl port-forward are.
 	Lines bool
@@ -78,9 +75,6 @@ func (s *Server) Handlers() map[string]http.Handler {
 		"GET /api/v1/boots":           filtered(s.serveList),
 		"GET /api/v1/boots/{id}":      filtered(s.serveMachine),
 		"GET /api/v1/openapi.yaml":    s.serveOpenAPI,
-
-		"POST /boots/{id}/acknowledge":        s.serveAcknowledge,
-		"POST /api/v1/boots/{id}/acknowledge": s.serveAcknowledge,
 	} {
 		handlers[pattern] = confined(serve)
 	}

@@ -365,28 +365,3 @@ func TestDurations(t *testing.T) {
 		}
 	}
 }
-
-// The time axis has some round times at every length, and no bar leaves the drawing.
-func TestWaterfall(t *testing.T) {
-	begin := time.Unix(1e9, 0)
-	for length := time.Millisecond; length < 3000*time.Hour; length = length*17/10 + time.Millisecond {
-		s := scale{begin, begin.Add(max(length, time.Second))}
-		if n := len(s.ticks()); n < 2 || n > 9 {
-			t.Errorf("%v: %d ticks", length, n)
-		}
-	}
-	for _, m := range site(40, time.Now()) {
-		p := drawBoot(m.Boots[0], time.Now(), true)
-		for _, l := range p.Lanes {
-			for _, b := range append(l.Bars, l.Span) {
-				var x, width float64
-				if _, err := fmt.Sscan(b.X, &x); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := fmt.Sscan(b.Width, &width); err != nil || x < 0 || width < minWidth || x+width > fullWidth+.2 {
-					t.Errorf("%s %s: bar at %v, %v wide", m.ID, l.Step, x, width)
-				}
-			}
-		}
-	}
-}
