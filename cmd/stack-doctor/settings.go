@@ -64,7 +64,6 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 		}
 		return nil
 	})
-	flags.BoolVar(&o.IPv6, "ipv6", false, "ask over IPv6 alone; without it that is done where DHCPv4 is silent")
 	flags.BoolVar(&s.json, "json", false, "write the result as JSON")
 	flags.DurationVar(&s.timeout, "timeout", time.Minute, "how long everything may take")
 	flags.BoolVar(&s.version, "version", false, "print the build and exit")
@@ -90,8 +89,6 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 		faults = append(faults, errors.New("--interface: name the interface on the machines' network"))
 	case o.Interface != "" && flags.NArg() > 0:
 		faults = append(faults, fmt.Errorf("%q: ports are asked without --interface", strings.Join(flags.Args(), " ")))
-	case o.IPv6 && o.Arch.Machine == 0:
-		faults = append(faults, fmt.Errorf("--ipv6: %s does not boot over IPv6", o.Arch.Name))
 	}
 	return s, errors.Join(faults...)
 }

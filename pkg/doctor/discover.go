@@ -9,18 +9,11 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/doctor/link"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
-	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// question is a DISCOVER or a SOLICIT.
-type question interface {
-	Frame(from frame.MAC, since time.Duration) []byte
-	Hear(b []byte, sum frame.Checksum) (offer.Heard, bool)
-}
-
-// conversation is a question and its answers.
+// conversation is a DISCOVER and its answers.
 type conversation struct {
-	ask   question
+	ask   *offer.Ask
 	heard []offer.Heard // different ones, as many as are kept
 	count int           // of all
 	sent  int           // how often it was asked
@@ -39,7 +32,7 @@ func (c *conversation) offers() (good []offer.Offer) {
 	return good
 }
 
-// stages are the questions of one protocol. Without any nothing is asked by it.
+// stages are the questions of a run.
 type stages struct {
 	firmware, ipxe, tinkerbell *conversation
 	other                      *conversation // the same processor's firmware that boots the other way; may be nil
@@ -50,24 +43,19 @@ func (s *stages) answered() bool {
 	return len(s.firmware.offers()) > 0 && len(s.ipxe.offers())+len(s.tinkerbell.offers()) > 0
 }
 
-// asked are the questions of a run.
-type asked struct{ v4, v6 stages }
-
-func (a *asked) all() (all []*conversation) {
-	for _, s := range []*stages{&a.v4, &a.v6} {
-		for _, c := range []*conversation{s.firmware, s.ipxe, s.tinkerbell, s.other} {
-			if c != nil {
-				all = append(all, c)
-			}
+func (s *stages) all() (all []*conversation) {
+	for _, c := range []*conversation{s.firmware, s.ipxe, s.tinkerbell, s.other} {
+		if c != nil {
+			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// stages makes the questions of a protocol.
-func (r *run) stages(ask func(offer.Stage, offer.Arch) (question, error)) (s stages) {
+// stages makes the questions.
+func (r *run) stages() (s stages) {
 	begin := func(stage offer.Stage, arch offer.Arch) *conversation {
-		q, err := ask(stage, arch)
+		q, err := offer.New(stage, arch, r.MAC)
 		if err != nil {
 			panic(err) // of constants and a MAC that was parsed
 		}
@@ -83,20 +71,8 @@ func (r *run) stages(ask func(offer.Stage, offer.Arch) (question, error)) (s sta
 
 // discover asks as each stage of a boot, and again where there is no answer: some servers look first whether an address
 // is free, others answer only who asks for some seconds. It waits for every answer that comes within the window.
-func (r *run) discover(ctx context.Context) *asked {
-	var a asked
-	if !r.IPv6 {
-		a.v4 = r.stages(func(s offer.Stage, arch offer.Arch) (question, error) { return offer.New(s, arch, r.MAC) })
-	}
-	if r.IPv6 || r.Arch.Machine != 0 { // BIOS knows no IPv6
-		a.v6 = r.stages(func(s offer.Stage, arch offer.Arch) (question, error) { return offer.NewSolicit(s, arch, r.MAC) })
-		defer r.link.AnswerForLinkLocal()()
-		r.link.AskRouters()
-	}
-	first := &a.v4
-	if r.IPv6 {
-		first = &a.v6
-	}
+func (r *run) discover(ctx context.Context) *stages {
+	a := r.stages()
 	r.Progress(fmt.Sprintf("asking for OFFERs as %s and as iPXE", r.Arch.Name))
 	began := time.Now()
 	var mu sync.Mutex
@@ -123,7 +99,7 @@ func (r *run) discover(ctx context.Context) *asked {
 				silent = append(silent, c)
 			}
 		}
-		got := first.answered()
+		got := a.answered()
 		mu.Unlock()
 		if got && round%perWindow == 0 || ctx.Err() != nil {
 			break
@@ -148,23 +124,14 @@ func (r *run) discover(ctx context.Context) *asked {
 }
 
 // note adds the answers to the table of what was asked.
-func (r *run) note(a *asked, began time.Time) {
+func (r *run) note(a *stages, began time.Time) {
 	for _, c := range a.all() {
 		for _, h := range c.heard {
-			said, protocol := h.Fault, "DHCP"
-			switch {
-			case said != "":
-			case h.ID != "" && !h.Addr.IsValid():
-				said = fmt.Sprintf("no address (%s), %s", h.Refusal, h.BootData())
-			case h.ID != "":
-				said = fmt.Sprintf("address %s, %s", h.Addr.Addr(), h.BootData())
-			default:
+			said := h.Fault
+			if said == "" {
 				said = fmt.Sprintf("address %s, %s, %s", h.Addr, h.BootData(), routerOf(h.Offer))
 			}
-			if h.Source.Addr().Is6() {
-				protocol = "DHCPv6"
-			}
-			asked := fmt.Sprintf("%s as %s (%s)", protocol, h.Stage, h.Arch.Name)
+			asked := fmt.Sprintf("DHCP as %s (%s)", h.Stage, h.Arch.Name)
 			of := h.Server.String()
 			if h.Relay.IsValid() {
 				of += " by the relay " + h.Relay.String()

@@ -33,8 +33,6 @@ type Options struct {
 	CA *x509.CertPool
 	// Progress is told what is looked at. It may be nil.
 	Progress func(what string)
-	// IPv6 has it ask by DHCPv6 alone, and go on by IPv6. Without it, that is done where DHCPv4 has no answer.
-	IPv6 bool
 	// Window is how long OFFERs are waited for. Default: 3 s.
 	Window time.Duration
 }
@@ -139,7 +137,7 @@ func (r *run) walk(ctx context.Context) {
 	if way != nil && ctx.Err() == nil {
 		r.follow(ctx, way)
 	}
-	r.judgeRivals(ctx, way, &heard.v4)
+	r.judgeRivals(ctx, way, heard)
 }
 
 // blind says why the interface cannot be looked at.

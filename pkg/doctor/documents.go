@@ -51,9 +51,6 @@ func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
 		find("file-torn", "%s: %v", name, a.Err)
 	case errors.Is(a.Err, web.ErrNoConn):
 		find("no-connection", "%s: %s does not answer when a connection is asked for", name, port)
-		if c.stray != "" && d.required && !c.alive(a.Addr.Addr()) {
-			c.judgeStray(a.Addr.Addr())
-		}
 	case errors.Is(a.Err, web.ErrSilent):
 		find("waits-for-backend", "%s: %s takes the connection, and then: %v", name, port, a.Err)
 	default:

@@ -136,7 +136,7 @@ func (c *chain) gateway() netip.Addr {
 
 // near tells whether an address is reached without a router.
 func (c *chain) near(a netip.Addr) bool {
-	return c.order.addr.Addr.Masked().Contains(a) || a.IsLinkLocalUnicast()
+	return c.order.addr.Addr.Masked().Contains(a)
 }
 
 // owners asks who has the addresses that matter. It reports whether the doctor may talk from the offered address.
@@ -221,8 +221,8 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		}
 	}
 	if direct && len(owners[carrier]) == 0 {
-		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP, "+
-			"or in IPv6 to neighbour solicitation", c.next, c.bootFile(), c.Interface)
+		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP",
+			c.next, c.bootFile(), c.Interface)
 	}
 }
 
@@ -296,11 +296,11 @@ func shared(addrs []netip.Addr, owners map[netip.Addr][]link.Owner) frame.MAC {
 	return frame.MAC{}
 }
 
-// unused are addresses of an IPv4 network that nobody should have, though one may be somebody's; none in a small
+// unused are addresses of a network that nobody should have, though one may be somebody's; none in a small
 // network.
 func unused(network netip.Prefix, known ...netip.Addr) (all []netip.Addr) {
 	const smallest, wanted = 27, 3
-	if !network.Addr().Is4() || network.Bits() > smallest {
+	if network.Bits() > smallest {
 		return nil
 	}
 	base, hosts := network.Masked().Addr().As4(), uint32(1)<<(32-network.Bits())
@@ -313,7 +313,7 @@ func unused(network netip.Prefix, known ...netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// sizes of packets that are tried first, in bytes: least of all, IPv6's least, tunnels, PPPoE, Ethernet.
+// sizes of packets that are tried first, in bytes: least of all, tunnels, PPPoE, Ethernet.
 var sizes = []int{576, 1280, 1400, 1420, 1450, 1480, 1492, 1500}
 
 // measure finds how large packets may be on the way to the server and back.

@@ -294,19 +294,11 @@ func (c *chain) silentTFTP(to netip.AddrPort, file string) {
 		c.find("host-silent", "%s does not answer at all, by way of %s: nothing came to the requests for %q either",
 			to.Addr(),
 			c.hop, file)
-		c.judgeStray(to.Addr())
 		return
 	}
 	c.find("tftp-silent", "no answer from %s to the request for %q, though the host answers: requests to 69/udp are "+
 		"dropped on "+
 		"the way, or the answers, which may come from other ports", to, file)
-}
-
-// judgeStray says why a host that is silent may be: its answers have no way to the offered address.
-func (c *chain) judgeStray(host netip.Addr) {
-	if c.stray != "" {
-		c.find("no-way-back", "%s does not answer at all, and its answers would have no way back: %s", host, c.stray)
-	}
 }
 
 // alive tells whether a host of this network is there, or one elsewhere answers anything: echo requests, or

@@ -18,22 +18,16 @@ type order struct {
 	boot   *offer.Offer // with the file; nil: none
 	script *offer.Offer // what iPXE is told; nil: no answer leads on
 	other  *offer.Offer // the file for firmware that boots the other way; nil: none
-	stray  string       // that no router advertises the offered address's prefix; empty: one does, or it is not known
 }
 
 // judgeAnswers says what is wrong with the answers, and what they have the machine do; nil: nothing that could be
-// followed. DHCPv6 counts where DHCPv4 is silent.
-func (r *run) judgeAnswers(ctx context.Context, a *asked) *order {
+// followed.
+func (r *run) judgeAnswers(ctx context.Context, a *stages) *order {
 	r.judgeRubbish(a)
-	switch {
-	case r.IPv6:
-		return r.judgeAdvertised(ctx, &a.v6)
-	case len(a.v4.firmware.offers()) > 0:
-		return r.judgeOffers(&a.v4)
-	case a.v6.firmware != nil && len(a.v6.firmware.offers()) > 0:
-		r.find("ipv6-only", "no server of DHCPv4 answers, and one of DHCPv6 does")
-		return r.judgeAdvertised(ctx, &a.v6)
-	case ctx.Err() == nil:
+	if len(a.firmware.offers()) > 0 {
+		return r.judgeOffers(a)
+	}
+	if ctx.Err() == nil {
 		r.judgeSilence(ctx)
 	}
 	return nil
@@ -72,7 +66,7 @@ func (r *run) judgeOffers(a *stages) *order {
 }
 
 // judgeRubbish tells of answers that no client takes, and of too many.
-func (r *run) judgeRubbish(a *asked) {
+func (r *run) judgeRubbish(a *stages) {
 	for _, c := range a.all() {
 		first, n := -1, 0
 		for i, h := range c.heard {

@@ -21,9 +21,8 @@ type surroundings struct {
 	stations map[frame.MAC]bool
 	tags     map[uint16]bool
 	servers  map[netip.Addr]bool // of DHCP, that answer others
-	routers  map[netip.Addr]link.Router
-	machine  bool // the machine itself speaks
-	looped   bool // our own frames come back
+	machine  bool                // the machine itself speaks
+	looped   bool                // our own frames come back
 }
 
 // ofSwitches begin the groups by which a switch speaks to what is plugged in, whatever the VLAN: STP and LLDP, CDP, and
@@ -37,8 +36,7 @@ const most = 64
 
 // listen hears the link until end is called.
 func listen(l *link.Link, machine net.HardwareAddr) *surroundings {
-	s := &surroundings{stations: map[frame.MAC]bool{}, tags: map[uint16]bool{}, servers: map[netip.Addr]bool{},
-		routers: map[netip.Addr]link.Router{}}
+	s := &surroundings{stations: map[frame.MAC]bool{}, tags: map[uint16]bool{}, servers: map[netip.Addr]bool{}}
 	mac := frame.MAC(machine)
 	s.end = l.Tap(func(in link.Received) {
 		s.mu.Lock()
@@ -61,9 +59,6 @@ func listen(l *link.Link, machine net.HardwareAddr) *surroundings {
 		}
 		if from == mac {
 			s.machine = true
-		}
-		if router, ok := link.ParseRouter(in); ok && (len(s.routers) < most || s.routers[router.Addr].Addr.IsValid()) {
-			s.routers[router.Addr] = router
 		}
 		const reply, port, chaddr = 2, 68, 28
 		d, fault := frame.Parse(in.Frame, frame.Trust)
@@ -90,7 +85,6 @@ type air struct {
 	one               frame.MAC // of the stations
 	tags              []uint16
 	machine, looped   bool
-	routers           []link.Router // by their addresses
 }
 
 func (s *surroundings) heard() (a air) {
@@ -101,6 +95,5 @@ func (s *surroundings) heard() (a air) {
 	}
 	a.stations, a.servers, a.machine, a.looped = len(s.stations), len(s.servers), s.machine, s.looped
 	a.tags = slices.Sorted(maps.Keys(s.tags))
-	a.routers = slices.SortedFunc(maps.Values(s.routers), func(x, y link.Router) int { return x.Addr.Compare(y.Addr) })
 	return a
 }

@@ -19,7 +19,7 @@ type Echoes struct {
 	Told int
 }
 
-// Echo sends packets of some sizes in bytes that nobody may cut in two (RFC 1191; nobody does in IPv6), to an address
+// Echo sends packets of some sizes in bytes that nobody may cut in two (RFC 1191), to an address
 // by way of a station, and waits for the answers. The source is an address that this station answers for; see
 // [Link.Station].
 func (l *Link) Echo(
@@ -96,9 +96,9 @@ const (
 )
 
 const (
+	etherTypeIPv4 = 0x0800
 	protocolICMP  = 1
 	protocolTCP   = 6
-	protocolICMP6 = 58
 	icmpLen       = 8
 	// Types of ICMP, and codes of unreachable (RFC 792; RFC 1191 section 4).
 	echoReply           = 0
@@ -108,24 +108,10 @@ const (
 	portUnreachable     = 3
 	fragmentationNeeded = 4
 	dontFragment        = 0x4000
-	// Types of ICMPv6, and a code of unreachable (RFC 4443).
-	unreachable6     = 1
-	tooBig6          = 2
-	timeExceeded6    = 3
-	echoRequest6     = 128
-	echoReply6       = 129
-	portUnreachable6 = 4
 )
 
 // echo is a frame with an echo request.
 func (l *Link) echo(from, to netip.Addr, via frame.MAC, size int, id, sequence uint16) []byte {
-	if from.Is6() {
-		body := make([]byte, size-frame.IPv6Len)
-		body[0] = echoRequest6
-		binary.BigEndian.PutUint16(body[4:], id)
-		binary.BigEndian.PutUint16(body[6:], sequence)
-		return l.icmp6(from, to, via, body)
-	}
 	b := make([]byte, frame.EthernetLen+size)
 	copy(b, via[:])
 	copy(b[6:], l.MAC[:])
@@ -146,7 +132,7 @@ func (l *Link) echo(from, to netip.Addr, via frame.MAC, size int, id, sequence u
 	return b
 }
 
-// report is a message of ICMP or ICMPv6 for an address of ours.
+// report is a message of ICMP for an address of ours.
 type report struct {
 	by     netip.Addr // that sent it
 	peer   netip.Addr // that sent an echo reply, or that the packet was for that it is about
@@ -162,35 +148,10 @@ func parseReport(in Received, ours netip.Addr) (r report, ok bool) {
 	if len(in.Frame) < frame.EthernetLen+frame.IPv4Len+icmpLen || in.VLAN != 0 {
 		return r, false
 	}
-	ip := in.Frame[frame.EthernetLen:]
-	switch binary.BigEndian.Uint16(in.Frame[12:]) {
-	case 0x0800:
-		return parseReport4(ip, ours)
-	case frame.EtherTypeIPv6:
-		return parseReport6(ip, ours)
+	if binary.BigEndian.Uint16(in.Frame[12:]) != etherTypeIPv4 {
+		return r, false
 	}
-	return r, false
-}
-
-// portOffset is where the headers of UDP and TCP have the destination's port.
-const portOffset = 2
-
-// reasons are the messages that say that a packet does not arrive, by type and code; RFC 792, RFC 1812 section 5.2.7.1.
-var reasons = map[[2]byte]Reason{
-	{timeExceeded, 0}: Looped,
-	{unreachable, 0}:  Unreachable, {unreachable, 1}: Unreachable, // network, host
-	{unreachable, 6}: Unreachable, {unreachable, 7}: Unreachable, // neither is known
-	{unreachable, 9}: Prohibited, {unreachable, 10}: Prohibited, {unreachable, 13}: Prohibited,
-}
-
-// reasons6 are those of ICMPv6 (RFC 4443 sections 3.1, 3.3).
-var reasons6 = map[[2]byte]Reason{
-	{timeExceeded6, 0}: Looped,
-	{unreachable6, 0}:  Unreachable, {unreachable6, 3}: Unreachable, {unreachable6, 6}: Unreachable,
-	{unreachable6, 1}: Prohibited, {unreachable6, 5}: Prohibited,
-}
-
-func parseReport4(ip []byte, ours netip.Addr) (r report, ok bool) {
+	ip := in.Frame[frame.EthernetLen:]
 	header, total := int(ip[0]&15)*4, int(binary.BigEndian.Uint16(ip[2:]))
 	if ip[0]>>4 != 4 || ip[9] != protocolICMP || header < frame.IPv4Len || total > len(ip) || total < header+icmpLen ||
 		netip.AddrFrom4([4]byte(ip[16:20])) != ours {
@@ -221,35 +182,15 @@ func parseReport4(ip []byte, ours netip.Addr) (r report, ok bool) {
 	return r, true
 }
 
-func parseReport6(ip []byte, ours netip.Addr) (r report, ok bool) {
-	if len(ip) < frame.IPv6Len+icmpLen || ip[0]>>4 != 6 || ip[6] != protocolICMP6 {
-		return r, false
-	}
-	length := int(binary.BigEndian.Uint16(ip[4:]))
-	if length < icmpLen || frame.IPv6Len+length > len(ip) || netip.AddrFrom16([16]byte(ip[24:40])) != ours {
-		return r, false
-	}
-	body := ip[frame.IPv6Len : frame.IPv6Len+length]
-	r.by = netip.AddrFrom16([16]byte(ip[8:24]))
-	if body[0] == echoReply6 {
-		r.peer, r.echoed, r.id = r.by, frame.IPv6Len+length, binary.BigEndian.Uint16(body[4:])
-		return r, true
-	}
-	const innerTo, innerPorts = icmpLen + 24, icmpLen + frame.IPv6Len
-	if len(body) < innerTo+16 {
-		return r, false
-	}
-	r.peer, r.why = netip.AddrFrom16([16]byte(body[innerTo:innerTo+16])), reasons6[[2]byte(body)]
-	switch {
-	case r.why != 0:
-	case body[0] == tooBig6:
-		r.told = int(binary.BigEndian.Uint32(body[4:]))
-	case body[0] == unreachable6 && body[1] == portUnreachable6 && len(body) >= innerPorts+portOffset+2:
-		r.refuse(body[icmpLen+6], body[innerPorts+portOffset:])
-	default:
-		return r, false
-	}
-	return r, true
+// portOffset is where the headers of UDP and TCP have the destination's port.
+const portOffset = 2
+
+// reasons are the messages that say that a packet does not arrive, by type and code; RFC 792, RFC 1812 section 5.2.7.1.
+var reasons = map[[2]byte]Reason{
+	{timeExceeded, 0}: Looped,
+	{unreachable, 0}:  Unreachable, {unreachable, 1}: Unreachable, // network, host
+	{unreachable, 6}: Unreachable, {unreachable, 7}: Unreachable, // neither is known
+	{unreachable, 9}: Prohibited, {unreachable, 10}: Prohibited, {unreachable, 13}: Prohibited,
 }
 
 // refuse reads "port unreachable" for a packet of a protocol. Hosts say it of UDP alone: TCP has a reset for that.

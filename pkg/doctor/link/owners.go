@@ -20,7 +20,7 @@ type Owner struct {
 }
 
 // Owners asks the link who has the addresses, [questions] times with a pause between, and waits that long for the last
-// answers. It asks as a station without an address does (RFC 5227 section 2.1.1; RFC 4862 section 5.4.2), so that
+// answers. It asks as a station without an address does (RFC 5227 section 2.1.1), so that
 // nobody learns anything about this one. Whoever answers all questions has the address.
 func (l *Link) Owners(ctx context.Context, addrs []netip.Addr, pause time.Duration) map[netip.Addr][]Owner {
 	var mu sync.Mutex
@@ -54,9 +54,6 @@ func (l *Link) Owners(ctx context.Context, addrs []netip.Addr, pause time.Durati
 }
 
 func (l *Link) question(addr netip.Addr) []byte {
-	if addr.Is6() {
-		return frame.AppendSolicitation(nil, l.MAC, [16]byte{}, addr.As16())
-	}
 	return frame.AppendARP(nil, l.MAC, frame.Broadcast, frame.ARP{
 		Operation: frame.ARPRequest, SenderMAC: l.MAC, TargetIP: addr.As4(),
 	})
@@ -70,6 +67,5 @@ func claim(in Received) (addr netip.Addr, mac frame.MAC, ok bool) {
 	if m, _, ok := frame.ParseARP(in.Frame); ok {
 		return netip.AddrFrom4(m.SenderIP), m.SenderMAC, m.Operation == frame.ARPReply
 	}
-	a, _, ok := frame.ParseNeighbourAdvertisement(in.Frame)
-	return netip.AddrFrom16(a.Target), a.MAC, ok
+	return addr, mac, false
 }

@@ -16,7 +16,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -48,32 +47,23 @@ func (l *Link) Station(addr netip.Prefix, gateway netip.Addr) (*Station, error) 
 	// Where a sender on this host leaves sums unfinished, they are not there to look at.
 	ep.LinkEPCapabilities |= stack.CapabilityRXChecksumOffload
 	s := stack.New(stack.Options{
-		NetworkProtocols: []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{
-			tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
-		},
+		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
 	st := &Station{addr: addr.Addr(), stack: s, ep: ep}
-	network := ipv4.ProtocolNumber
-	if st.addr.Is6() {
-		network = ipv6.ProtocolNumber
-	}
 	if err := s.CreateNIC(nic, ethernet.New(ep)); err != nil {
 		return nil, fmt.Errorf("failed to make a station on %s: %s", l.Name, err)
 	}
 	own := tcpip.ProtocolAddress{
-		Protocol: network, AddressWithPrefix: tcpip.AddressWithPrefix{Address: address(st.addr), PrefixLen: addr.Bits()},
+		Protocol:          ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: address(st.addr), PrefixLen: addr.Bits()},
 	}
 	if err := s.AddProtocolAddress(nic, own, stack.AddressProperties{}); err != nil {
 		return nil, fmt.Errorf("failed to make a station with %s: %s", addr, err)
 	}
 	routes := []tcpip.Route{{Destination: own.AddressWithPrefix.Subnet(), NIC: nic}}
 	if gateway.IsValid() {
-		all := header.IPv4EmptySubnet
-		if st.addr.Is6() {
-			all = header.IPv6EmptySubnet
-		}
-		routes = append(routes, tcpip.Route{Destination: all, Gateway: address(gateway), NIC: nic})
+		routes = append(routes, tcpip.Route{Destination: header.IPv4EmptySubnet, Gateway: address(gateway), NIC: nic})
 	}
 	s.SetRouteTable(routes)
 	ctx, stop := context.WithCancel(context.Background())
@@ -116,8 +106,8 @@ func (s *Station) Close() {
 
 // Neighbour has an address belong to a station: of several that answer for it, always the same.
 func (s *Station) Neighbour(addr netip.Addr, mac frame.MAC) {
-	protocol, _ := full(netip.AddrPortFrom(addr, 0))
-	_ = s.stack.AddStaticNeighbor(nic, protocol, address(addr), tcpip.LinkAddress(mac[:])) // or it asks for itself
+	// Without the entry it asks for itself.
+	_ = s.stack.AddStaticNeighbor(nic, ipv4.ProtocolNumber, address(addr), tcpip.LinkAddress(mac[:]))
 }
 
 // DialContext connects by TCP to an address with port, or makes a socket for UDP.
@@ -126,15 +116,18 @@ func (s *Station) DialContext(ctx context.Context, network, to string) (net.Conn
 	if err != nil {
 		return nil, fmt.Errorf("failed to connect to %s: names are not looked up: %w", to, err)
 	}
-	protocol, remote := full(peer)
+	if !peer.Addr().Is4() {
+		return nil, fmt.Errorf("failed to connect to %s: the offered address is of IPv4", to)
+	}
+	remote := full(peer)
 	if network == "tcp" {
-		conn, err := gonet.DialContextTCP(ctx, s.stack, remote, protocol)
+		conn, err := gonet.DialContextTCP(ctx, s.stack, remote, ipv4.ProtocolNumber)
 		if err != nil {
 			return nil, fmt.Errorf("failed to connect to %s: %w", to, err)
 		}
 		return conn, nil
 	}
-	conn, err := gonet.DialUDP(s.stack, nil, &remote, protocol)
+	conn, err := gonet.DialUDP(s.stack, nil, &remote, ipv4.ProtocolNumber)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open a socket for %s: %w", to, err)
 	}
@@ -143,20 +136,16 @@ func (s *Station) DialContext(ctx context.Context, network, to string) (net.Conn
 
 // ListenPacket opens a socket that hears everybody.
 func (s *Station) ListenPacket() (net.PacketConn, error) {
-	protocol, local := full(netip.AddrPortFrom(s.addr, 0))
-	conn, err := gonet.DialUDP(s.stack, &local, nil, protocol)
+	local := full(netip.AddrPortFrom(s.addr, 0))
+	conn, err := gonet.DialUDP(s.stack, &local, nil, ipv4.ProtocolNumber)
 	if err != nil {
 		return nil, errors.Join(errors.New("failed to open a socket"), err)
 	}
 	return conn, nil
 }
 
-func full(to netip.AddrPort) (tcpip.NetworkProtocolNumber, tcpip.FullAddress) {
-	protocol := ipv4.ProtocolNumber
-	if to.Addr().Is6() {
-		protocol = ipv6.ProtocolNumber
-	}
-	return protocol, tcpip.FullAddress{NIC: nic, Addr: address(to.Addr()), Port: to.Port()}
+func full(to netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: nic, Addr: address(to.Addr()), Port: to.Port()}
 }
 
 func address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }

@@ -22,24 +22,22 @@ type Offer struct {
 
 	From    frame.MAC      // the station that sent it: server or relay
 	Source  netip.AddrPort // of the datagram
-	Server  netip.Addr     // option 54; of DHCPv6 the sender's address
-	ID      string         // of a DHCPv6 server, in hexadecimal digits
+	Server  netip.Addr     // option 54
 	Relay   netip.Addr     // giaddr; the zero address: none
 	Addr    netip.Prefix   // not valid: a proxy, which offers no address
 	Routers []netip.Addr
 	Static  []Route    // option 121 (RFC 3442); none where it is malformed
 	Next    netip.Addr // where the file is: siaddr, or option 66; for UEFI siaddr, or the server itself
 	// Itself tells that Next is the DHCP server, since siaddr is zero.
-	Itself  bool
-	Name    string // option 66
-	File    string
-	Class   string // option 60
-	Vendor  []byte // option 43
-	MTU     int    // option 26; 0: not said
-	Log     []netip.Addr
-	DNS     []netip.Addr
-	Search  []string // domains that complete short names: option 119, else option 15
-	Refusal string   // why a DHCPv6 server offers no address, in its own words; empty: it does not say
+	Itself bool
+	Name   string // option 66
+	File   string
+	Class  string // option 60
+	Vendor []byte // option 43
+	MTU    int    // option 26; 0: not said
+	Log    []netip.Addr
+	DNS    []netip.Addr
+	Search []string // domains that complete short names: option 119, else option 15
 }
 
 // Route is a route to a network.

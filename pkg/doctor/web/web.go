@@ -328,7 +328,7 @@ func (c *Client) ask(ctx context.Context, name string) (netip.Addr, error) {
 			why = err
 			continue
 		}
-		addr, code, err := question(ctx, conn, name, server.Is6(), c.Patience/2)
+		addr, code, err := question(ctx, conn, name, c.Patience/2)
 		_ = conn.Close()
 		switch {
 		case err != nil:
@@ -344,19 +344,15 @@ func (c *Client) ask(ctx context.Context, name string) (netip.Addr, error) {
 
 // question asks a name server for an address by one datagram (RFC 1035 section 4). There may be none in its answer.
 func question(
-	ctx context.Context, conn net.Conn, name string, ipv6 bool, patience time.Duration,
+	ctx context.Context, conn net.Conn, name string, patience time.Duration,
 ) (addr netip.Addr, code dnsmessage.RCode, err error) {
 	full, err := dnsmessage.NewName(strings.TrimSuffix(name, ".") + ".")
 	if err != nil {
 		return addr, code, err
 	}
-	kind := dnsmessage.TypeA
-	if ipv6 {
-		kind = dnsmessage.TypeAAAA
-	}
 	asked := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: uint16(rand.Uint32()), RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: full, Type: kind, Class: dnsmessage.ClassINET}},
+		Questions: []dnsmessage.Question{{Name: full, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},
 	}
 	packet, err := asked.Pack()
 	if err != nil {
@@ -379,11 +375,8 @@ func question(
 			continue // of another question
 		}
 		for _, record := range answer.Answers {
-			switch body := record.Body.(type) {
-			case *dnsmessage.AResource:
+			if body, ok := record.Body.(*dnsmessage.AResource); ok {
 				return netip.AddrFrom4(body.A), answer.RCode, nil
-			case *dnsmessage.AAAAResource:
-				return netip.AddrFrom16(body.AAAA), answer.RCode, nil
 			}
 		}
 		return addr, answer.RCode, nil

@@ -32,7 +32,6 @@ type Fault struct {
 	machine string // that it asks as; "": the good one
 	arch    string
 	laptop  string // that it runs on; "": the one on the LAN
-	more    []string
 	stage   func(ctx context.Context, s *site) (undo func() error, err error)
 }
 
@@ -52,7 +51,6 @@ const (
 	otherPortTFTP = "other-ports"    // served by the other site's dnsmasq
 	routerAtHome  = "router-at-home" // given an address by a home router, too
 	rogueServed   = "rogue"
-	itself        = "laptop" // asks as itself
 )
 
 // nothing is staged: the machine itself is wrong.

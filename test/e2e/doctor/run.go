@@ -126,7 +126,7 @@ func (s *site) judge(ctx context.Context, f Fault, o Options, r *Result) error {
 		return errors.New("it takes too long")
 	case got.Frames > mostFrames:
 		return errors.New("it sends too many frames")
-	case (ended == nil) != slices.Contains([]string{"", "netboot-not-allowed", "ipv6-only"}, f.Finding):
+	case (ended == nil) != slices.Contains([]string{"", "netboot-not-allowed"}, f.Finding):
 		return fmt.Errorf("its exit code is wrong: %w", ended)
 	}
 	if !o.Text {

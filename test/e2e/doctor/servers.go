@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +16,9 @@ import (
 // gave are what servers write down when they give a lease: in dhcpd's file of leases, and in the logs.
 var gave = []string{"binding state active", "DHCPACK", "DHCPREQUEST", "DHCP4_LEASE_ALLOC"}
 
-// Servers asks in labs of other servers than Smee's: of the modern Tinkerbell, of DHCPv6, and of those with pools.
+// Servers asks in labs of other servers than Smee's: of the modern Tinkerbell, and of those with pools.
 func Servers(ctx context.Context, o Options) (results []Result, err error) {
-	for _, ask := range []func(context.Context, Options) ([]Result, error){modern, over6, pools} {
+	for _, ask := range []func(context.Context, Options) ([]Result, error){modern, pools} {
 		some, err := ask(ctx, o)
 		if results = append(results, some...); err != nil {
 			return results, err
@@ -45,37 +44,6 @@ func modern(ctx context.Context, o Options) (results []Result, err error) {
 		{Name: "Tinkerbell gone", Finding: "server-silent", Names: lab.ServiceIP.String(), Mute: true,
 			stage: killed(lab.Tinkerbell)},
 	})
-}
-
-// over6 asks over IPv6, with each server of DHCPv6.
-func over6(ctx context.Context, o Options) (results []Result, err error) {
-	ipv6 := []string{"--ipv6"}
-	faults := []Fault{
-		{stage: nothing, machine: itself, more: ipv6},
-		{Name: "DHCPv4 silent", Finding: "ipv6-only", machine: itself, stage: nothing},
-		{Name: "MTU hole of 1400", Finding: "mtu-hole", Names: "more than 1400 bytes", machine: itself, more: ipv6,
-			stage: dropped(longer(1400))},
-		{Name: "unknown MAC", Finding: "no-address", Names: "NoAddrsAvail", machine: itself, more: ipv6,
-			laptop: stranger, stage: nothing},
-	}
-	m := machine(good)
-	m.MAC, m.IP6 = laptopMAC, netip.MustParseAddr("2001:db8:1::40")
-	for name, start := range map[string]func(*site) error{
-		"dnsmasq": func(*site) error { return nil },
-		"Kea": func(s *site) error {
-			if err := s.Kill(lab.DHCP6); err != nil {
-				return err
-			}
-			_, err := s.StartKea(ctx)
-			return err
-		},
-	} {
-		some, err := other(ctx, o, "IPv6 by "+name, lab.Options{IPv6: true, Machines: []lab.Machine{m}}, start, faults)
-		if results = append(results, some...); err != nil {
-			return results, err
-		}
-	}
-	return results, nil
 }
 
 // other asks in a lab of its own.

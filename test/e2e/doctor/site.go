@@ -35,14 +35,11 @@ type site struct {
 	servers []*http.Server
 }
 
-// laptopMAC is the laptop's own: DHCPv6 servers know machines by what the relay sees.
+// laptopMAC is the laptop's own.
 var laptopMAC = net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 1}
 
-// elsewhere is a laptop on another VLAN, stranger one that no server of DHCPv6 knows.
-const (
-	elsewhere = "elsewhere"
-	stranger  = "stranger"
-)
+// elsewhere is a laptop on another VLAN.
+const elsewhere = "elsewhere"
 
 // loaders is the name of the server of boot files: Smee, until another takes its place.
 const loaders = "loaders"
@@ -413,17 +410,13 @@ func (s *site) ask(ctx context.Context, f Fault, out io.Writer, more ...string) 
 	switch {
 	case f.laptop == elsewhere:
 		role = s.lost
-	case f.Mute, f.laptop == stranger:
+	case f.Mute:
 		role = s.own
 	}
 	if arch == "" {
 		arch = "uefi"
 	}
-	mac := laptopMAC
-	if name != itself {
-		mac = machine(name).MAC
-	}
-	args := append([]string{"--interface", "eth0", "--mac", mac.String(), "--arch", arch}, append(f.more, more...)...)
+	args := append([]string{"--interface", "eth0", "--mac", machine(name).MAC.String(), "--arch", arch}, more...)
 	if f.Mute {
 		args = append(args, "--service", lab.ServiceIP.String())
 	}
