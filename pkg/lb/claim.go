@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -301,4 +302,21 @@ func (v *vip) granted() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return time.Now().Before(v.end)
+}
+
+// holding returns how many addresses each node has, by its identity, as far as this node was told, and which node had
+// an address before its holder: the node that gives it up, perhaps with all others.
+func (c *Controller) holding(ip netip.Addr) (has map[string]int, former string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has = map[string]int{}
+	for at, v := range c.vips {
+		if v.told != "" {
+			has[v.told]++
+		}
+		if at == ip {
+			former = v.former
+		}
+	}
+	return has, former
 }

@@ -49,8 +49,6 @@ type Controller struct {
 	status *elect.Elector // of the node that writes the status of Services
 	writes atomic.Bool    // this node does
 
-	releases releases
-
 	working   sync.WaitGroup // the tasks of addresses
 	addresses atomic.Int64   // how many there are
 	questions *rate.Limiter  // of all addresses
@@ -60,7 +58,6 @@ type Controller struct {
 	// rivals are other stack-lb of the class that hold their status lease, by its namespace.
 	rivals map[string]rival
 	born   meta.Time // when our own status lease was made
-	noted  string    // what other nodes have released last
 	plan   service.Plan
 	done   bool // no task is started any more
 }

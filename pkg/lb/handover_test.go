@@ -2,20 +2,16 @@ package lb
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
@@ -63,47 +59,6 @@ func TestHandoverNeedsNoProbe(t *testing.T) {
 	c.owner(testIP, c.nodes[1].mac)
 	if questions := c.asked(c.nodes[1]); questions != 0 {
 		t.Errorf("asked %d times for an address that was handed over", questions)
-	}
-	if c.wires.two > 0 {
-		t.Error("two owners")
-	}
-}
-
-// A node that leaves with many addresses releases most of them by one request.
-func TestManyAddressesAreHandedOverAtOnce(t *testing.T) {
-	c := newCluster(t, 0)
-	c.times = elect.Default // no lease is lost on a busy machine
-	c.nodes = append(c.nodes, c.start(0))
-	const addresses = 12
-	ips := make([]string, addresses)
-	for i := range ips {
-		ips[i] = fmt.Sprintf("192.0.2.%d", 50+i)
-		c.service("web"+strconv.Itoa(i), ips[i])
-	}
-	for _, ip := range ips {
-		c.owner(ip, c.nodes[0].mac)
-	}
-	c.nodes = append(c.nodes, c.start(1))
-	c.until("a node that knows the holder of each", func() bool {
-		has, _ := c.nodes[1].c.holding(netip.Addr{})
-		return has[c.nodes[0].c.o.Identity] == addresses
-	})
-	c.api.ClearActions()
-	c.nodes[0].leave()
-	for _, ip := range ips {
-		c.owner(ip, c.nodes[1].mac)
-	}
-	released := 0
-	for _, action := range c.api.Actions() {
-		if update, ok := action.(clienttesting.UpdateAction); ok && action.GetVerb() == "update" {
-			lease := asLease(update.GetObject())
-			if lease != nil && lease.Name != statusLease && *lease.Spec.HolderIdentity == "" {
-				released++
-			}
-		}
-	}
-	if released > fewAddresses {
-		t.Errorf("%d leases of %d were released one by one", released, addresses)
 	}
 	if c.wires.two > 0 {
 		t.Error("two owners")

@@ -190,7 +190,6 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if lease.Name == statusLease {
-		c.noteReleases(lease)
 		born := lease.CreationTimestamp
 		if deleted {
 			born = meta.Time{}

@@ -81,9 +81,6 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 		Identity: c.o.Identity, Times: c.o.Times, Undisputed: v.undisputed, Serves: v.serves,
 		Annotations: v.annotations, Delay: v.delay, Prepare: v.prepare, Lead: spread + probe.Lead, Candidate: v.candidate,
 		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
-		Release: func(ctx context.Context, version string) bool {
-			return c.release(ctx, LeaseName(v.ip), version)
-		},
 	})
 	return v
 }

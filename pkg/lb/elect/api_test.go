@@ -33,7 +33,6 @@ type api struct {
 	busiest  int
 	late     func(*Elector) time.Duration // how late a watch is, beside delay; nil is not at all
 	answer   func() time.Duration         // how late an answer is, beside delay; nil is not at all
-	notes    bool                         // releases are noted elsewhere
 }
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -225,28 +224,6 @@ func (a *api) tell(l *coordination.Lease, deleted bool) {
 			e.Observe(l, deleted)
 		})
 	}
-}
-
-// note is a release that is noted elsewhere.
-func (a *api) note(ctx context.Context, version string) bool {
-	a.mu.Lock()
-	notes := a.notes
-	a.mu.Unlock()
-	if !notes {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, Default.Deadline)
-	defer cancel()
-	_, err := a.do(ctx, func() (*coordination.Lease, error) {
-		for _, e := range a.electors {
-			a.requests.Go(func() {
-				a.sleep()
-				e.Released(version)
-			})
-		}
-		return nil, nil
-	})
-	return err == nil
 }
 
 // holder is who holds the lease.

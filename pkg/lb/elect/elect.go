@@ -57,9 +57,6 @@ type Config struct {
 	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released. The station is
 	// that where the lease was used, and stands in the released lease for the next holder; it may be empty.
 	Withdraw func(why error) (station string, err error)
-	// Release writes that a version of the lease is released, together with those of other leases, and reports whether
-	// it has; see [Elector.Released]. Otherwise the lease is written itself. nil never does.
-	Release func(ctx context.Context, version string) bool
 	// Requested is told of each request: how long it took, and its error. It may be nil.
 	Requested func(time.Duration, error)
 }
@@ -111,8 +108,6 @@ type Elector struct {
 	credit time.Time
 	// older says that a version was told of which is older than the one that was seen, and not since when.
 	older bool
-	// released is the version that its holder has released without writing the lease.
-	released string
 }
 
 // observation is the version of the Lease that was last seen, and when by the monotonic clock.
@@ -500,9 +495,6 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows
 	}
-	if e.releaseWithOthers(ctx, station) {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
 	defer cancel()
 	for {
@@ -523,36 +515,6 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 			return
 		}
 	}
-}
-
-// releaseWithOthers releases the version of the lease that was seen, without writing the lease, and reports whether it
-// has. A renewal that is under way would be another version, so it waits for their answers.
-func (e *Elector) releaseWithOthers(ctx context.Context, station string) bool {
-	if e.config.Release == nil || station == "" {
-		return false
-	}
-	e.renewals.Wait()
-	e.mu.Lock()
-	seen := e.seen.lease
-	e.mu.Unlock()
-	if seen == nil || holder(seen) != e.config.Identity || seen.Annotations[StationsAnnotation] != station ||
-		!e.config.Release(context.WithoutCancel(ctx), version(seen)) {
-		return false
-	}
-	e.Released(version(seen))
-	return true
-}
-
-// Released tells of a version of the lease that its holder has released without writing the lease: that very version
-// counts as released, and no other one. It may be called from any goroutine.
-func (e *Elector) Released(version string) {
-	e.mu.Lock()
-	e.released = version
-	if free := e.freed(e.seen.lease); free != e.seen.lease {
-		e.seen = observation{known: true, lease: free, at: time.Now()}
-	}
-	e.mu.Unlock()
-	e.Poke()
 }
 
 // Delete deletes the Lease if nobody holds it, as far as this node has seen, and nobody takes it within that time: a

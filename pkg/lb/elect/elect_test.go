@@ -139,7 +139,6 @@ func startFor(t *testing.T, a *api, leases Leases, name string, times Times, own
 			}
 			return n.note, n.stuck
 		},
-		Release: a.note,
 	})
 	a.set(func() { a.electors = append(a.electors, n.elector) })
 	ctx, stop := context.WithCancel(t.Context())
@@ -483,7 +482,7 @@ func TestNeverTwoOwners(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := random(seed)
-				a := &api{notes: seed%2 == 0}
+				a := &api{}
 				a.set(func() {
 					a.delay = func() time.Duration {
 						if r.IntN(20) == 0 {

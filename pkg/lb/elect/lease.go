@@ -44,18 +44,6 @@ func version(lease *coordination.Lease) string {
 	return lease.ResourceVersion + "-" + renewal(lease)
 }
 
-// freed is a version of the lease as its holder has left it: as if it had written itself out of it, where it has
-// released the version in another way. The caller holds mu.
-func (e *Elector) freed(lease *coordination.Lease) *coordination.Lease {
-	if lease == nil || holder(lease) == "" || version(lease) != e.released {
-		return lease
-	}
-	free, nobody := lease.DeepCopy(), ""
-	free.Spec.HolderIdentity = &nobody
-	meta.SetMetaDataAnnotation(&free.ObjectMeta, FromAnnotation, free.Annotations[StationsAnnotation])
-	return free
-}
-
 // holder is who holds a lease; nobody is empty.
 func holder(lease *coordination.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
@@ -204,11 +192,6 @@ func (e *Elector) patch(ctx context.Context, holder string, operations ...operat
 	return e.change(ctx, slices.Insert(operations, 0, operation{"test", "/spec/holderIdentity", holder}))
 }
 
-// Annotate writes an annotation into the lease, whoever has it. It may be called from any goroutine.
-func (e *Elector) Annotate(ctx context.Context, annotation, text string) error {
-	return e.change(ctx, []operation{{"add", at(annotation), text}})
-}
-
 // change changes the lease, whatever its version.
 func (e *Elector) change(ctx context.Context, operations []operation) error {
 	text, err := json.Marshal(operations)
@@ -272,7 +255,6 @@ func conflicts(err error) bool {
 // observe remembers a version that was not seen before, with the time. A lease that was deleted while another node held
 // it counts as held for its time, since that node does not know yet. The caller holds mu.
 func (e *Elector) observe(lease *coordination.Lease) {
-	lease = e.freed(lease)
 	before := e.seen.lease
 	switch {
 	case lease != nil && before != nil && lease.UID == before.UID && lease.ResourceVersion == before.ResourceVersion:

@@ -1,14 +1,10 @@
 package elect
 
 import (
-	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestReleasedFrom: the next holder learns where the former one has withdrawn, if that one has released the lease in order,
@@ -18,8 +14,7 @@ func TestReleasedFrom(t *testing.T) {
 		fault func(a *api, holder *node)
 		want  string
 	}{
-		"the holder leaves":                   {func(_ *api, n *node) { n.leave() }, "station of n1"},
-		"the holder leaves with other leases": {func(_ *api, n *node) { n.leave() }, "station of n1"},
+		"the holder leaves": {func(_ *api, n *node) { n.leave() }, "station of n1"},
 		"the holder does not serve": {
 			func(_ *api, n *node) { n.set(func(n *node) { n.cannot = errors.New("no endpoint") }) }, "station of n1",
 		},
@@ -40,7 +35,7 @@ func TestReleasedFrom(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &api{notes: strings.HasSuffix(name, "with other leases")}
+				a := &api{}
 				n0 := start(t, a, "n0", Default)
 				outage(t, n0)
 				n0.leave() // so that n1 has a lease which was released
@@ -61,51 +56,6 @@ func TestReleasedFrom(t *testing.T) {
 					}
 				})
 				a.end(n1, n2)
-			})
-		})
-	}
-}
-
-// A version of the lease that its holder has noted elsewhere as released is taken at once, and the holder is its former one;
-// a renewal that is written behind it is no such version, and is waited for.
-func TestReleaseIsOfOneVersion(t *testing.T) {
-	for name, test := range map[string]struct {
-		renewed  bool
-		from     string
-		soonest  time.Duration
-		atLatest time.Duration
-	}{
-		"the version that is there": {false, "station of n1", 0, 20 * time.Millisecond},
-		"the one before":            {true, "", 5 * time.Second, 7 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := &api{notes: true}
-				n1 := start(t, a, "n1", Default)
-				outage(t, n1)
-				n2 := start(t, a, "n2", Default)
-				time.Sleep(3 * time.Second)
-				if test.renewed {
-					n1.elector.config.Release = func(ctx context.Context, version string) bool {
-						a.set(func() { // a renewal that nobody waits for any more
-							late := a.lease.DeepCopy()
-							late.Spec.RenewTime = new(meta.NowMicro())
-							a.store(late)
-						})
-						return a.note(ctx, version)
-					}
-				}
-				n1.leave()
-				away := outage(t, n2)
-				if away < test.soonest || away > test.atLatest {
-					t.Errorf("away for %v", away)
-				}
-				n2.set(func(n *node) {
-					if n.from != test.from {
-						t.Errorf("the lease was released from %q, want %q", n.from, test.from)
-					}
-				})
-				a.end(n2)
 			})
 		})
 	}
