@@ -33,12 +33,7 @@ bench-failover: FLAGS = -lb $(BIN)/stack-lb -repeats $(REPEATS) -out $(ROWS)/fai
 
 bench-proxy: ## stack-proxy's TCP and HTTP against nginx and HAProxy, some 15 minutes; needs root
 bench-proxy: MEASURES = stack-proxy
-bench-proxy: forwarder
-bench-proxy: FLAGS = -proxy $(BIN)/stack-proxy -forwarder $(BIN)/forwarder -out $(ROWS)/proxy.json
-
-.PHONY: forwarder
-forwarder:
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./internal/forwarder
+bench-proxy: FLAGS = -proxy $(BIN)/stack-proxy -out $(ROWS)/proxy.json
 
 bench-relay: ## dhcp-relay against ISC dhcrelay, dnsmasq and dhcp-helper, both families, some 11 minutes; needs root
 bench-relay: MEASURES = dhcp-relay

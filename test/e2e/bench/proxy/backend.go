@@ -14,10 +14,10 @@ import (
 
 // backends are what the candidates pass to: nginx for HTTP, since it costs the least, and sockets of ours for TCP.
 type backends struct {
-	nginx     *process.Process
-	dir       string
-	files     string // the directory that candidates serve
-	listeners []net.Listener
+	nginx    *process.Process
+	dir      string
+	files    string // the directory that candidates serve
+	listener net.Listener
 }
 
 // fileName and fileSize are of the file that candidates serve: about an iPXE binary.
@@ -63,15 +63,11 @@ func startBackends(ctx context.Context) (*backends, error) {
 	}
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
-	for _, at := range []string{tcpBackend, lbBackend} {
-		listener, err := config.Listen(ctx, "tcp", at)
-		if err != nil {
-			b.stop()
-			return nil, err
-		}
-		b.listeners = append(b.listeners, listener)
-		go serve(listener)
+	if b.listener, err = config.Listen(ctx, "tcp", tcpBackend); err != nil {
+		b.stop()
+		return nil, err
 	}
+	go serve(b.listener)
 	return b, nil
 }
 
@@ -120,8 +116,8 @@ func serve(listener net.Listener) {
 
 func (b *backends) stop() {
 	b.nginx.Kill()
-	for _, each := range b.listeners {
-		_ = each.Close()
+	if b.listener != nil {
+		_ = b.listener.Close()
 	}
 	_ = os.RemoveAll(b.dir)
 }

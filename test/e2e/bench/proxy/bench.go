@@ -19,13 +19,12 @@ import (
 
 // Options of a run.
 type Options struct {
-	Proxy     string        // the stack-proxy executable
-	Forwarder string        // the executable of stack-lb's forwarding (internal/forwarder); empty is none
-	Runs      int           // rounds, each of which measures every candidate once
-	Duration  time.Duration // of one measurement
-	Cases     []string      // empty is all
-	Boots     bool          // compare stack-proxy with itself, telling of boots and not
-	Log       io.Writer
+	Proxy    string        // the stack-proxy executable
+	Runs     int           // rounds, each of which measures every candidate once
+	Duration time.Duration // of one measurement
+	Cases    []string      // empty is all
+	Boots    bool          // compare stack-proxy with itself, telling of boots and not
+	Log      io.Writer
 }
 
 // bench is what all measurements share.
@@ -45,13 +44,13 @@ func (b *bench) cases() []rounds.Case {
 		{
 			Name:       "tcp-bulk",
 			Units:      map[string]string{"cpu_s_per_gib": "s/GiB", "gbit_per_s": "Gbit/s"},
-			Candidates: []string{ours, oursChart, stackLB, nginxTuned, nginxNow, haproxy, haproxyNow},
+			Candidates: []string{ours, oursChart, nginxTuned, nginxNow, haproxy, haproxyNow},
 			Measure:    b.of(measureBulk),
 		},
 		{
 			Name:       "tcp-connect",
 			Units:      map[string]string{"conns_per_s": "1/s", "cpu_us_per_conn": "us"},
-			Candidates: []string{ours, oursChart, stackLB, nginxTuned, nginxNow, haproxy, haproxyNow, direct},
+			Candidates: []string{ours, oursChart, nginxTuned, nginxNow, haproxy, haproxyNow, direct},
 			Measure:    b.of(measureConnect),
 		},
 		{
@@ -135,11 +134,6 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 		}
 	}
 	descriptors()
-	for _, at := range []string{lbAddr, lbBackend} {
-		if err := addToLoopback(at); err != nil {
-			return nil, err
-		}
-	}
 	var err error
 	b := &bench{Options: o}
 	if b.backends, err = startBackends(ctx); err != nil {

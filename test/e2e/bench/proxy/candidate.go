@@ -3,13 +3,10 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/test/e2e/attack"
 	"github.com/tinkerbell/stack/test/e2e/bench/peers"
@@ -22,7 +19,6 @@ const (
 	ours       = "ours"
 	oursBoots  = "ours-boots" // that tells of boots
 	oursChart  = "ours-chart" // with the chart's limit of memory, in a cgroup
-	stackLB    = "stack-lb"   // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
 	nginxNow   = "nginx-1.26"
@@ -38,12 +34,6 @@ const (
 	filesAddr   = "127.0.0.1:8080"
 	httpBackend = "127.0.0.2:7171"
 	tcpBackend  = "127.0.0.2:42113"
-)
-
-// stack-lb takes no loopback addresses.
-const (
-	lbAddr    = "192.0.2.10:42113"
-	lbBackend = "192.0.2.20:42113"
 )
 
 // ourRoutes takes the files' directory.
@@ -138,9 +128,6 @@ func startCandidate(ctx context.Context, b *bench, name, backend string) (*candi
 		return nil, err
 	}
 	c := &candidate{http: httpAddr, tcp: tcpAddr, dir: dir}
-	if name == stackLB {
-		c.tcp = lbAddr
-	}
 	if c.Process, err = c.start(ctx, b, name, backend); err != nil {
 		c.stop()
 		return nil, err
@@ -149,13 +136,6 @@ func startCandidate(ctx context.Context, b *bench, name, backend string) (*candi
 }
 
 func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (*process.Process, error) {
-	if name == stackLB {
-		if b.Forwarder == "" {
-			return nil, fmt.Errorf("no forwarder is given: %w", rounds.ErrLeftOut)
-		}
-		forwarder := exec.Command(b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend)
-		return process.Start(ctx, forwarder, process.Options{Name: name, Ready: process.Listens(c.tcp)})
-	}
 	file := filepath.Join(c.dir, "conf")
 	var path, text string
 	var args []string
@@ -235,23 +215,6 @@ func (c *candidate) peer(ctx context.Context, b *bench, name, file string) (
 	}
 	path, err = process.Find(program)
 	return path, conf, text, err
-}
-
-// addToLoopback puts the address of an address and port on the loopback.
-func addToLoopback(at string) error {
-	host, _, err := net.SplitHostPort(at)
-	if err != nil {
-		return err
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("failed to find loopback: %w", err)
-	}
-	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(host), Mask: net.CIDRMask(32, 32)}}
-	if err := netlink.AddrReplace(lo, address); err != nil {
-		return fmt.Errorf("failed to put %s on loopback: %w", host, err)
-	}
-	return nil
 }
 
 func (c *candidate) stop() {

@@ -14,8 +14,6 @@ import (
 func measureProxy(ctx context.Context, f *flags, args []string) error {
 	o := proxy.Options{Log: os.Stderr}
 	f.StringVar(&o.Proxy, "proxy", "build/bin/stack-proxy", "the stack-proxy executable")
-	f.StringVar(&o.Forwarder, "forwarder", "",
-		"the executable of stack-lb's forwarding, beside it; empty leaves it out")
 	f.BoolVar(&o.Boots, "boots", false, "compare stack-proxy with itself, telling of boots and not")
 	f.rounds(&o.Runs, 5, &o.Duration, 3*time.Second)
 	f.cases(&o.Cases, proxy.CaseNames())
