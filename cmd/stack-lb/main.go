@@ -5,7 +5,6 @@ package main
 //go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -21,10 +20,7 @@ import (
 
 const notes = `It needs the capabilities NET_ADMIN and NET_RAW in the host's network namespace.
 
-  stack-lb status [-o json] [-admin ADDRESS]
-    	show what a running stack-lb on this node knows of each address, and why it does not announce it
-
-SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
+/addresses on the admin port has what this node knows of each address, and why it does not announce it. SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
 
 // releaseTime is how long withdrawing the addresses may take, with an API that is slow.
 const releaseTime = 5 * time.Second
@@ -32,9 +28,6 @@ const releaseTime = 5 * time.Second
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "status" {
-		return status(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
-	}
 	var s settings
 	program := daemon.Program{
 		Name: "stack-lb", Prefix: prefix, Config: &s, Notes: notes,
@@ -75,7 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Logger: logger,
 		Admin: admin.New(admin.Options{
 			Address: s.AdminAddress, Registry: registry,
-			Handlers: map[string]http.Handler{"GET " + statusPath: controller},
+			Handlers: map[string]http.Handler{"GET /addresses": controller},
 		}),
 		Tasks: []daemon.Task{controller}, DrainTime: func() time.Duration { return releaseTime },
 	})

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +11,6 @@ import (
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/daemon"
-	"github.com/tinkerbell/stack/pkg/lb"
 )
 
 // Every fault names the variable to change, and all are named at once.
@@ -146,44 +142,4 @@ func TestOneInANetworkNamespace(t *testing.T) {
 		}
 		return err
 	})
-}
-
-func TestStatus(t *testing.T) {
-	views := []lb.View{
-		{Address: "192.0.2.10", Link: "eth0", Announced: true, Holder: "n1", Reason: "Announced", Services: []string{"a/b", "a/c"}, Lease: "stack-lb-192-0-2-10"},
-		{Address: "2001:db8::10", Holder: "n2", Reason: "NoEndpoint", Message: "node n1: no ready endpoint", Answers: []string{"02:00:00:00:00:01"}, Services: []string{"a/b"}},
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == statusPath {
-			_ = json.NewEncoder(w).Encode(views)
-		}
-	}))
-	defer server.Close()
-	address := strings.TrimPrefix(server.URL, "http://")
-	var stdout, stderr strings.Builder
-	if code := run([]string{"status", "-admin", address}, &stdout, &stderr); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &stderr)
-	}
-	want := `ADDRESS       LINK  HERE   HOLDER  REASON      ANSWERED BY        SERVICES
-192.0.2.10    eth0  true   n1      Announced   -                  a/b,a/c
-2001:db8::10  -     false  n2      NoEndpoint  02:00:00:00:00:01  a/b
-2001:db8::10: node n1: no ready endpoint
-`
-	if stdout.String() != want {
-		t.Errorf("got\n%s", &stdout)
-	}
-	stdout.Reset()
-	var again []lb.View
-	if code := status([]string{"-o", "json"}, address, &stdout, &stderr); code != 0 || json.Unmarshal([]byte(stdout.String()), &again) != nil || len(again) != 2 {
-		t.Errorf("exit code %d, %s", code, &stdout)
-	}
-	for _, args := range [][]string{{"-o", "xml"}, {"more"}, {"-no-such-flag"}} {
-		if code := status(args, address, &stdout, &stderr); code != 2 {
-			t.Errorf("%v: exit code %d", args, code)
-		}
-	}
-	server.Close()
-	if code := status(nil, address, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "failed to ask the running stack-lb") {
-		t.Errorf("exit code %d, %s", code, &stderr)
-	}
 }
