@@ -490,40 +490,6 @@ func TestIPv6Only(t *testing.T) {
 	}
 }
 
-// routerSays sends a router advertisement with flags on the LAN.
-func (l *lab6) routerSays(t *testing.T, flags byte) {
-	t.Helper()
-	b, err := hex.DecodeString("333300000001020000000009" + "86dd" + "60000000" + "00103aff" +
-		"fe800000000000000000000000000009" + "ff020000000000000000000000000001" + "86000000" + "40000708" + "0000000000000000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[59] = flags
-	l.put(t, b)
-}
-
-// TestWarnsOfRouters that advertise no DHCPv6 while machines ask for it.
-func TestWarnsOfRouters(t *testing.T) {
-	t.Parallel()
-	const counted, warning = `dhcp_relay6_unadvertised_total{listener="macvlan0"}`, "router advertises no DHCPv6 while machines ask for it"
-	for name, test := range map[string]struct {
-		flags byte
-		want  float64
-	}{"managed": {flags: 0xc0}, "neither": {want: 1}} {
-		t.Run(name, func(t *testing.T) {
-			l := newLab6(t)
-			p := l.start6(t)
-			p.waitReady(t)
-			l.routerSays(t, test.flags)
-			l.ask(t, solicit(t).ToBytes())
-			receive(t, l.smee6)
-			if got := p.metric(counted); got != test.want || strings.Contains(p.log.String(), warning) != (test.want > 0) {
-				t.Errorf("counted %v, want %v", got, test.want)
-			}
-		})
-	}
-}
-
 // TestBurst6: what a machine sends in a burst arrives packet by packet.
 func TestBurst6(t *testing.T) {
 	l := newLab6(t)

@@ -20,7 +20,9 @@ import (
 
 const notes = `It needs the capabilities NET_ADMIN and NET_RAW in the host's network namespace.
 
-/addresses on the admin port has what this node knows of each address, and why it does not announce it. SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
+/addresses on the admin port has what this node knows of each address, and why it does not announce it.
+
+SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
 
 // releaseTime is how long withdrawing the addresses may take, with an API that is slow.
 const releaseTime = 5 * time.Second

@@ -2,42 +2,8 @@ package frame
 
 import "encoding/binary"
 
-// ICMPv6 messages that a DHCPv6 listener reads or writes (RFC 4861 section 4.2, RFC 2710 section 3).
-const (
-	routerAdvertisement = 134
-	listenerReport      = 131
-)
-
-// Flags of a router advertisement (RFC 4861 section 4.2).
-const (
-	flagManaged = 0x80
-	flagOther   = 0x40
-)
-
-// Advertisement is what a router says of DHCPv6 on its link.
-type Advertisement struct {
-	Router  [16]byte
-	Managed bool // M: addresses come from DHCPv6
-	Other   bool // O: other configuration does
-}
-
-// ParseAdvertisement reads a router advertisement. It is false for any other frame, and for one that did not come from
-// a neighbour: by its hop limit and link-local source (RFC 4861 section 6.1.2). The checksum is not looked at, since no
-// more than the flags is taken, for a warning.
-func ParseAdvertisement(b []byte) (Advertisement, bool) {
-	if len(b) < EthernetLen+IPv6Len+16 || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
-		return Advertisement{}, false
-	}
-	ip := b[EthernetLen:]
-	icmp := ip[IPv6Len:]
-	if ip[0]>>4 != 6 || ip[6] != protocolICMPv6 || ip[7] != hopLimit || icmp[0] != routerAdvertisement || icmp[1] != 0 ||
-		ip[8] != 0xfe || ip[9]&0xc0 != 0x80 {
-		return Advertisement{}, false
-	}
-	return Advertisement{
-		Router: [16]byte(ip[8:24]), Managed: icmp[5]&flagManaged != 0, Other: icmp[5]&flagOther != 0,
-	}, true
-}
+// listenerReport is a message of ICMPv6 (RFC 2710 section 3).
+const listenerReport = 131
 
 // ReportLen is the length of a frame of AppendReport.
 const ReportLen = EthernetLen + IPv6Len + 8 + 24

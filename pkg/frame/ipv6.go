@@ -128,13 +128,12 @@ func AllRelays() [16]byte { return allRelays }
 
 // Filter6 selects, in the kernel, the frames that a DHCPv6 listener is to read: UDP to the port in IPv6 without
 // extension headers, to ff02::1:2; the first fragment of such a datagram, and one behind an options header, which are
-// only counted; and router advertisements, by which the listener knows what the link's routers say of DHCPv6.
+// only counted.
 //
 // Like [Filter] it leaves out other hosts' frames, the machine's own transmissions, frames of other VLANs whose tag the
 // network card took off, and unicasts, which an ordinary socket receives.
 func Filter6(port uint16) ([]bpf.RawInstruction, error) {
 	const (
-		kept      = 128 // bytes of a router advertisement: its fixed part
 		transport = EthernetLen + IPv6Len
 
 		fragmentLen    = 8      // of the fragment header (RFC 8200 section 4.5)
@@ -144,44 +143,40 @@ func Filter6(port uint16) ([]bpf.RawInstruction, error) {
 		/*  0 */ bpf.LoadExtension{Num: bpf.ExtType},
 		/*  1 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetMulticast, SkipTrue: 2},
 		/*  2 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
-		/*  3 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 36},
+		/*  3 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 32},
 		/*  4 */ bpf.LoadAbsolute{Off: 12, Size: 2},
-		/*  5 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 34},
+		/*  5 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 30},
 		/*  6 */ bpf.LoadAbsolute{Off: 20, Size: 1},
-		/*  7 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 28},
-		/*  8 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 5},
-		/*  9 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerHopByHop, SkipTrue: 10},
-		/* 10 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerDestination, SkipTrue: 9},
-		/* 11 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 28},
-		/* 12 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 13 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 14, SkipFalse: 26},
-		/* 14 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
-		/* 15 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 24},
-		/* 16 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 17 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 22},
-		/* 18 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
-		/* 19 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 8, SkipFalse: 20},
-		/* 20 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // an options header
-		/* 21 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 18},
-		/* 22 */ bpf.LoadAbsolute{Off: transport + 1, Size: 1}, // its length in units of 8 bytes, less one
-		/* 23 */ bpf.ALUOpConstant{Op: bpf.ALUOpAdd, Val: 1},
-		/* 24 */ bpf.ALUOpConstant{Op: bpf.ALUOpShiftLeft, Val: 3},
-		/* 25 */ bpf.TAX{},
-		/* 26 */ bpf.LoadIndirect{Off: transport + 2, Size: 2},
-		/* 27 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
-		/* 28 */ bpf.LoadAbsolute{Off: 38, Size: 4},
-		/* 29 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
-		/* 30 */ bpf.LoadAbsolute{Off: 42, Size: 4},
-		/* 31 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
-		/* 32 */ bpf.LoadAbsolute{Off: 46, Size: 4},
-		/* 33 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
-		/* 34 */ bpf.LoadAbsolute{Off: 50, Size: 4},
-		/* 35 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
-		/* 36 */ bpf.LoadAbsolute{Off: transport, Size: 1},
-		/* 37 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
-		/* 38 */ bpf.RetConstant{Val: kept},
-		/* 39 */ bpf.RetConstant{Val: accept},
-		/* 40 */ bpf.RetConstant{Val: 0},
+		/*  7 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 5},
+		/*  8 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerHopByHop, SkipTrue: 10},
+		/*  9 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerDestination, SkipTrue: 9},
+		/* 10 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 25},
+		/* 11 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 12 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 14, SkipFalse: 23},
+		/* 13 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
+		/* 14 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 21},
+		/* 15 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 16 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 19},
+		/* 17 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
+		/* 18 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 8, SkipFalse: 17},
+		/* 19 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // an options header
+		/* 20 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 15},
+		/* 21 */ bpf.LoadAbsolute{Off: transport + 1, Size: 1}, // its length in units of 8 bytes, less one
+		/* 22 */ bpf.ALUOpConstant{Op: bpf.ALUOpAdd, Val: 1},
+		/* 23 */ bpf.ALUOpConstant{Op: bpf.ALUOpShiftLeft, Val: 3},
+		/* 24 */ bpf.TAX{},
+		/* 25 */ bpf.LoadIndirect{Off: transport + 2, Size: 2},
+		/* 26 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 9},
+		/* 27 */ bpf.LoadAbsolute{Off: 38, Size: 4},
+		/* 28 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 7},
+		/* 29 */ bpf.LoadAbsolute{Off: 42, Size: 4},
+		/* 30 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 5},
+		/* 31 */ bpf.LoadAbsolute{Off: 46, Size: 4},
+		/* 32 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 3},
+		/* 33 */ bpf.LoadAbsolute{Off: 50, Size: 4},
+		/* 34 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipFalse: 1},
+		/* 35 */ bpf.RetConstant{Val: accept},
+		/* 36 */ bpf.RetConstant{Val: 0},
 	)
 	raw, err := bpf.Assemble(program)
 	if err != nil {

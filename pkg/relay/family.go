@@ -21,14 +21,10 @@ type family interface {
 	control(fd int) error
 	// describe looks at the interface of a listener.
 	describe(config *Config, l *Listener, at *net.Interface) link
-	// view finds the message in a listener's frame, and puts it and its sender into a; drop says why there is none. ok is
-	// false for a frame that is no message and is not counted, as a router's advertisement.
-	view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
+	// view finds the message in a listener's frame, and puts it and its sender into a; drop says why there is none.
+	view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) Drop
 	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers.
 	request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop)
-	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
-	// its link call for it.
-	countUnadvertised(v *vlan, a *arrival, now int64)
 	// answerExpected reports whether every server answers a request as the servers get it, and by way of this relay.
 	answerExpected(w *worker, b []byte, targets *server.Targets) bool
 	// reply decides about a server's message m, which begins at headroom in its slot, and puts what to send into out.
@@ -81,7 +77,6 @@ type counter struct {
 const (
 	omitted      = 0 // of DHCPv4: option 82 that did not fit
 	otherCookies = 1 // of DHCPv4
-	unadvertised = 0 // of DHCPv6
 )
 
 // peer is an address and port, without the pointer that a netip.Addr holds: the pending table is large, and the garbage

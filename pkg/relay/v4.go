@@ -96,22 +96,20 @@ func (*v4) describe(config *Config, l *Listener, at *net.Interface) (known link)
 	return known
 }
 
-func (*v4) view(v *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
+func (*v4) view(v *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now int64) Drop {
 	v.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse(b, sum)
 	if fault != frame.OK {
-		return true, ofFrame4[fault]
+		return ofFrame4[fault]
 	}
 	a.source, a.mac = peerOf(datagram.Src), datagram.SrcMAC
 	a.b, a.at = datagram.Payload, 0
-	return true, None
+	return None
 }
 
 func (*v4) request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {
 	return w.request4(a.b[a.at:], a, targets, now)
 }
-
-func (*v4) countUnadvertised(*vlan, *arrival, int64) {}
 
 func (*v4) answerExpected(_ *worker, b []byte, targets *server.Targets) bool {
 	m := dhcp.Message(b)

@@ -38,15 +38,9 @@ var traits6 = traits{
 	serverPort: serverPort6, domain: unix.AF_INET6, etherType: unix.ETH_P_IPV6,
 	filter: frame.Filter6, unicastFilter: frame.UnicastFilter6,
 	// An interface without IPv6 listens to neither by itself.
-	groups:           []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
+	groups:           []frame.MAC{frame.GroupMAC(frame.AllRelays())},
 	listenerHeadroom: headroom6, headroom: headroom6, headers: frame.HeaderLen6, ipAndUDP: ipAndUDP6,
 	replyByte: byte(dhcp6.RelayReply), noSource: NoServer, kinds: typeNames(dhcp6.Type(dhcp6.NumTypes)),
-	own: []counter{
-		unadvertised: {
-			name: "_unadvertised_total", listenersOnly: true,
-			help: "Messages of machines on a link whose routers advertise no DHCPv6 (flags M and O).",
-		},
-	},
 }
 
 func (*v6) traits() *traits { return &traits6 }
@@ -93,21 +87,16 @@ func (*v6) describe(config *Config, l *Listener, at *net.Interface) link {
 	return known
 }
 
-// view notes a router's advertisement, which is no message.
-func (*v6) view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
-	if said, ok := frame.ParseAdvertisement(b); ok {
-		v.routers.note(said, now)
-		return false, None
-	}
+func (*v6) view(v *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) Drop {
 	v.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse6(b, sum)
 	if fault != frame.OK {
-		return true, ofFrame6[fault]
+		return ofFrame6[fault]
 	}
 	a.source, a.mac = peerOf(datagram.Src), datagram.SrcMAC
 	a.at = headroom6 + frame.HeaderLen6
 	a.b = v.RecvBatch().Slot(i)[:a.at+len(datagram.Payload)]
-	return true, None
+	return None
 }
 
 func (*v6) request(w *worker, a *arrival, targets *server.Targets, now int64) ([]byte, Drop) {

@@ -14,7 +14,6 @@ type vlan struct {
 	*listener.Listener[link]
 	config   *Listener     // its settings
 	trusted  bool          // to bring option 82
-	routers  routers       // of DHCPv6
 	openings chan struct{} // the listener has opened
 }
 
@@ -58,14 +57,10 @@ func (v *vlan) requests(n int, now int64) {
 	targets := r.targets.Load()
 	a.link = &open.Info
 	for i := range n {
-		ok, drop := v.view(i, a, now)
-		if !ok {
-			continue
-		}
+		drop := v.view(i, a, now)
 		var b []byte
 		if drop == None {
 			b, drop = r.family.request(v.worker, a, targets, now)
-			r.family.countUnadvertised(v, a, now)
 		}
 		v.tellRequest(a, targets, now, drop)
 		if drop != None {
@@ -77,9 +72,8 @@ func (v *vlan) requests(n int, now int64) {
 	v.sender.Flush()
 }
 
-// view finds the message in frame i, and puts it and its sender into a; drop says why there is none. ok is false for a
-// frame that is no message and is not counted, as a router's advertisement.
-func (v *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
+// view finds the message in frame i, and puts it and its sender into a; drop says why there is none.
+func (v *vlan) view(i int, a *arrival, now int64) Drop {
 	a.b, a.giaddr, a.source = nil, [4]byte{}, peer{} // tellRequest reads these of a dropped frame, too
 	b, sum, fault := listener.Frame(v.RecvBatch(), i)
 	switch fault {
@@ -90,9 +84,9 @@ func (v *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
 				a.b, a.at, a.source = datagram.Payload, 0, peerOf(datagram.Src)
 			}
 		}
-		return true, OtherHost
+		return OtherHost
 	case listener.Truncated:
-		return true, Truncated
+		return Truncated
 	case listener.OK:
 	}
 	return v.relay.family.view(v, i, b, sum, a, now)
