@@ -62,14 +62,12 @@ type Manager struct {
 	end     context.CancelFunc
 	group   sync.WaitGroup
 	begin   sync.Once
-	again   chan struct{} // a listener is to be opened again
 
-	mu      sync.Mutex
-	closed  bool
-	state   State
-	loops   *loop.Group // nil before the first TCP listener
-	ports   map[key]*port
-	leaving map[*port]struct{} // whose listeners are being closed, and whose connections may go on
+	mu     sync.Mutex
+	closed bool
+	state  State
+	loops  *loop.Group // nil before the first TCP listener
+	ports  map[key]*port
 }
 
 // key is what a listener has for itself.
@@ -104,7 +102,7 @@ func New(o Options) *Manager {
 		o.Changed = func(netip.Addr) {}
 	}
 	m := &Manager{
-		o: o, log: o.Logger, again: make(chan struct{}, 1), ports: map[key]*port{}, leaving: map[*port]struct{}{},
+		o: o, log: o.Logger, ports: map[key]*port{},
 		metrics: metrics{
 			endpoint.NewMetrics(o.Registerer), tcp.NewMetrics(o.Registerer), udp.NewMetrics(o.Registerer), o.Bounds.Account,
 		},
@@ -120,15 +118,10 @@ func New(o Options) *Manager {
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
-	for k, p := range m.ports {
-		delete(m.ports, k)
-		m.leave(p)
+	for _, p := range m.ports {
+		m.remove(p)
 	}
-	leaving := m.hurry(func(*port) bool { return true })
 	m.mu.Unlock()
-	for _, p := range leaving {
-		<-p.done
-	}
 	m.end()
 	m.group.Wait()
 }
@@ -153,8 +146,7 @@ func (m *Manager) Set(s State) {
 	}
 	for k, p := range m.ports {
 		if l, ok := want[k]; !ok || l.String() != p.route {
-			delete(m.ports, k)
-			m.leave(p)
+			m.remove(p)
 			changed[k.at.Addr()] = true
 		}
 	}
@@ -219,95 +211,46 @@ func (m *Manager) Fault(ip netip.Addr) *reason.Error {
 // does not come here any more. The listeners stay for the next time.
 func (m *Manager) Cut(ip netip.Addr) {
 	m.mu.Lock()
-	var again []*port
+	defer m.mu.Unlock()
 	for k, p := range m.ports {
 		switch {
 		case k.at.Addr() != ip:
 		case p.datagrams != nil:
 			p.datagrams.CloseTo(func(netip.AddrPort) bool { return true })
 		case p.stream != nil && p.stream.Active() > 0:
-			next := m.successor(p)
-			m.leave(p)
-			m.ports[k] = next
-			again = append(again, next)
-		}
-	}
-	leaving := m.hurry(func(p *port) bool { return p.key.at.Addr() == ip })
-	m.mu.Unlock()
-	for _, p := range leaving {
-		<-p.done
-	}
-	m.mu.Lock()
-	for _, p := range again {
-		if m.ports[p.key] == p && p.done == nil {
+			p.shut()
 			m.open(p)
 		}
 	}
-	m.mu.Unlock()
 }
 
-// hurry ends the connections of listeners that are being closed. The caller holds mu.
-func (m *Manager) hurry(which func(*port) bool) (leaving []*port) {
-	for p := range m.leaving {
-		if which(p) {
-			if p.stream != nil {
-				p.stream.Hurry()
-			}
-			leaving = append(leaving, p)
-		}
-	}
-	return leaving
-}
-
-// How often a listener is tried again: soon while its forerunner lets go of the port, else at times.
-const (
-	soon    = 20 * time.Millisecond
-	atTimes = time.Second
-)
+// tryEvery is how often a listener that could not be opened is tried again.
+const tryEvery = time.Second
 
 // tend opens again what could not be opened.
 func (m *Manager) tend() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	ticker := time.NewTicker(tryEvery)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-m.life.Done():
 			return
-		case <-m.again:
-			timer.Reset(soon)
-			continue
-		case <-timer.C:
+		case <-ticker.C:
 		}
-		if wait := m.openAgain(); wait > 0 {
-			timer.Reset(wait)
+		changed := map[netip.Addr]bool{}
+		m.mu.Lock()
+		for k, p := range m.ports {
+			if p.done != nil {
+				continue
+			}
+			before := p.fault
+			if m.open(p); before != p.fault {
+				changed[k.at.Addr()] = true
+			}
 		}
-	}
-}
-
-// openAgain opens what could not be opened, and says when to try the next time; 0 is not at all.
-func (m *Manager) openAgain() (wait time.Duration) {
-	m.mu.Lock()
-	changed := map[netip.Addr]bool{}
-	for k, p := range m.ports {
-		if p.done != nil {
-			continue
-		}
-		before := p.fault
-		m.open(p)
-		if p.done == nil && (wait == 0 || p.wait() < wait) {
-			wait = p.wait()
-		}
-		if before != p.fault {
-			changed[k.at.Addr()] = true
+		m.mu.Unlock()
+		for ip := range changed {
+			m.o.Changed(ip)
 		}
 	}
-	select {
-	case <-m.again: // that was by those which failed just now
-	default:
-	}
-	m.mu.Unlock()
-	for ip := range changed {
-		m.o.Changed(ip)
-	}
-	return wait
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	core "k8s.io/api/core/v1"
 
@@ -19,9 +18,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/udp"
 )
-
-// drain is how long connections may go on when their listener goes while the address stays.
-const drain = 30 * time.Second
 
 // Bounds of a UDP port. A session is a socket and some kilobytes; one client is perhaps a site behind a NAT.
 const (
@@ -40,28 +36,14 @@ type port struct {
 	stream    *tcp.Front // one of them is open; none with a fault
 	datagrams *udp.Front
 	stop      context.CancelFunc
-	done      chan struct{} // closed when it has ended; nil before it is open
+	done      chan struct{} // closed when it has ended; nil where it is not open
 	fault     *reason.Error
-	forerun   *port // had the port before
 }
 
 // newPort makes the listener's pool. The caller holds mu.
 func (m *Manager) newPort(l service.Listener) *port {
 	p := &port{key: keyOf(l), route: l.String(), want: l}
-	for old := range m.leaving {
-		if old.key == p.key {
-			p.forerun = old
-		}
-	}
 	m.makePool(p, nil)
-	return p
-}
-
-// successor is a listener in the place of one that is about to be closed, with its pool. The caller holds mu.
-func (m *Manager) successor(old *port) *port {
-	p := &port{key: old.key, route: old.route, want: old.want, source: old.source, endPool: old.endPool, forerun: old}
-	p.pool.Store(old.pool.Load())
-	old.endPool = func() {}
 	return p
 }
 
@@ -112,15 +94,42 @@ func (m *Manager) open(p *port) {
 		return
 	}
 	ctx, cancel := context.WithCancel(m.life)
-	p.stop, p.done, p.fault, p.forerun = cancel, make(chan struct{}), nil, nil
+	done := make(chan struct{})
+	p.stop, p.done, p.fault = cancel, done, nil
 	m.log.Info("listening", "route", p.route)
 	m.group.Go(func() {
 		err := serve(ctx)
-		if err != nil {
-			m.log.Error("failed to serve a port", "route", p.route, "error", err)
+		close(done)
+		if ctx.Err() != nil {
+			return // it was shut
 		}
-		m.ended(p, err)
+		m.log.Error("failed to serve a port", "route", p.route, "error", err)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if p.done == done {
+			p.shut()
+			m.failed(p, err)
+		}
 	})
+}
+
+// shut ends a listener and its connections. The caller holds mu.
+func (p *port) shut() {
+	if p.done == nil {
+		return
+	}
+	p.stop()
+	<-p.done
+	p.done, p.stream, p.datagrams = nil, nil, nil
+}
+
+// remove ends a listener that is not wanted any more. The caller holds mu.
+func (m *Manager) remove(p *port) {
+	delete(m.ports, p.key)
+	p.shut()
+	p.endPool()
+	m.metrics.forget(p.route)
+	m.log.Info("closed", "route", p.route)
 }
 
 // listen binds a listener.
@@ -163,7 +172,7 @@ func (m *Manager) running() *loop.Group {
 
 func (m *Manager) settings(p *port) tcp.Settings {
 	return tcp.Settings{
-		Pool: p.pool.Load(), Drain: drain, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
+		Pool: p.pool.Load(), Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
 	}
 }
 
@@ -190,57 +199,8 @@ func (m *Manager) update(p *port, next service.Listener) {
 	}
 }
 
-// leave ends a listener. Its connections may go on for a while. The caller holds mu.
-func (m *Manager) leave(p *port) {
-	if p.done == nil { // it was never open
-		p.endPool()
-		m.forget(p)
-		return
-	}
-	m.leaving[p] = struct{}{}
-	p.stop()
-}
-
-// ended is told when a listener and its connections have ended.
-func (m *Manager) ended(p *port, err error) {
-	p.stop()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	close(p.done)
-	_, left := m.leaving[p]
-	if !left { // by itself
-		p.done, p.stream, p.datagrams = nil, nil, nil
-		m.failed(p, err)
-		return
-	}
-	delete(m.leaving, p)
-	p.endPool()
-	m.forget(p)
-	m.log.Info("closed", "route", p.route)
-}
-
-// forget removes what was counted for a listener, unless there is another of the same name. The caller holds mu.
-func (m *Manager) forget(p *port) {
-	for other := range m.leaving {
-		if other != p && other.route == p.route {
-			return
-		}
-	}
-	if other := m.ports[p.key]; other == nil || other == p || other.route != p.route {
-		m.metrics.forget(p.route)
-	}
-}
-
-// failed notes why a listener is not open, and has it tried again. The caller holds mu.
+// failed notes why a listener is not open; it is tried again. The caller holds mu.
 func (m *Manager) failed(p *port, err error) {
-	select {
-	case m.again <- struct{}{}:
-	default:
-	}
-	if _, leaving := m.leaving[p.forerun]; leaving {
-		return // it may still have the port
-	}
-	p.forerun = nil
 	taken := errors.Is(err, syscall.EADDRINUSE)
 	if p.fault != nil && taken == (p.fault.Reason == reason.PortInUse) {
 		return // that was said
@@ -259,12 +219,4 @@ func (m *Manager) failed(p *port, err error) {
 func (p *port) name() string {
 	return "port " + strings.ToLower(string(p.key.protocol)) + " " + p.key.at.String() + " of Service " +
 		service.NameOf(p.want.Service).String()
-}
-
-// wait is when to try again.
-func (p *port) wait() time.Duration {
-	if p.forerun != nil {
-		return soon
-	}
-	return atTimes
 }

@@ -84,9 +84,6 @@ type Front struct {
 
 	conns sock.Conns[*session]
 	done  sync.WaitGroup
-
-	hurry   context.CancelFunc
-	hurried <-chan struct{} // closed when a drain waits no longer
 }
 
 // Listen binds the front's socket.
@@ -101,8 +98,6 @@ func Listen(c Config) (*Front, error) {
 		metrics: c.Metrics.route(c.Route),
 		account: c.Account.Route(c.Route),
 	}
-	hurried, hurry := context.WithCancel(context.Background())
-	f.hurried, f.hurry = hurried.Done(), hurry
 	f.lines = loglimit.NewClients(f.log)
 	f.Update(c.Settings)
 	var err error
@@ -149,9 +144,6 @@ func (f *Front) Serve(ctx context.Context) error {
 	return err
 }
 
-// Hurry ends the drain at once, the one under way or a later one: open connections are reset.
-func (f *Front) Hurry() { f.hurry() }
-
 // add counts a connection, unless the front has as many as it may.
 func (f *Front) add(s *session) bool {
 	// The client is counted, within MaxPerClient, when it is known.
@@ -190,7 +182,6 @@ func (f *Front) drain() {
 	case <-ended:
 		return
 	case <-timer.C:
-	case <-f.hurried:
 	case <-f.config.Loops.Loops()[0].Ended(): // all end when one fails
 	}
 	open := slices.Collect(f.conns.All())
