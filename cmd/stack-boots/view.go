@@ -58,7 +58,6 @@ func newView(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		return nil, err
 	}
 	v.server = page.New(page.Options{
-		// By Event the page tells of machines that a user has acknowledged.
 		Journal: j, Sources: v.receiver.Sources, Lines: s.Lines, Logger: logger,
 	})
 	k.remember(s.HistoryFile)
