@@ -34,8 +34,8 @@ type Store struct {
 // listener is the TLS that is made of the files. It is never changed.
 type listener struct {
 	config *tls.Config
-	all    []*tls.Certificate
-	byName map[string][]*tls.Certificate
+	all    []*tls.Certificate // by rank
+	others []*tls.Certificate // for names that none has: the first of the settings, and its like for other clients
 }
 
 var errNoCertificate = errors.New("no certificate is loaded")
@@ -74,18 +74,21 @@ func (s *Store) TLS() *tls.Config {
 
 // build makes a listener of the files' texts.
 func (s *Store) build(texts [][]byte) (*listener, error) {
-	l := &listener{byName: map[string][]*tls.Certificate{}}
+	l := &listener{}
 	for i, pair := range s.config.Certificates {
 		cert, err := tls.X509KeyPair(texts[2*i], texts[2*i+1])
 		if err != nil {
 			return nil, fmt.Errorf("failed to load %s with %s: %w", pair.Certificate, pair.Key, err)
 		}
-		l.add(&cert)
+		l.all = append(l.all, &cert)
 		if left := time.Until(cert.Leaf.NotAfter); left <= 0 {
 			s.log.Warn("certificate expired", "certificate", pair.Certificate, "expired", cert.Leaf.NotAfter)
 		}
 		s.metrics.expires(pair.Certificate, cert.Leaf.NotAfter)
 	}
+	names := l.all[0].Leaf.DNSNames
+	slices.SortStableFunc(l.all, func(a, b *tls.Certificate) int { return rank(a) - rank(b) })
+	l.others = l.where(func(leaf *x509.Certificate) bool { return slices.Equal(leaf.DNSNames, names) })
 	l.config = &tls.Config{
 		MinVersion:     s.config.minVersion(),
 		CipherSuites:   s.config.ciphers(),
@@ -109,74 +112,52 @@ func (s *Store) build(texts [][]byte) (*listener, error) {
 	return l, nil
 }
 
-// add files a certificate under each of its names.
-func (l *listener) add(cert *tls.Certificate) {
-	l.all = append(l.all, cert)
-	names := slices.Clone(cert.Leaf.DNSNames)
-	for _, ip := range cert.Leaf.IPAddresses {
-		names = append(names, ip.String())
+// rank orders certificates: those for a name exactly come before a wildcard's. An ECDSA signature costs a tenth of an
+// RSA one, so it comes first, for clients that can verify it; few have Ed25519.
+func rank(c *tls.Certificate) (n int) {
+	if slices.ContainsFunc(c.Leaf.DNSNames, func(name string) bool { return strings.HasPrefix(name, "*.") }) {
+		n = 3
 	}
-	for _, name := range names {
-		name = strings.ToLower(name)
-		l.byName[name] = append(l.byName[name], cert)
-		// An ECDSA signature costs a tenth of an RSA one, so it comes first, for clients that can verify it.
-		slices.SortStableFunc(l.byName[name], func(a, b *tls.Certificate) int { return rank(a) - rank(b) })
-	}
-}
-
-func rank(c *tls.Certificate) int {
 	switch c.Leaf.PublicKey.(type) {
 	case *ecdsa.PublicKey:
-		return 0
+		return n
 	case ed25519.PublicKey:
-		return 1 // few clients have it
+		return n + 1
 	default:
-		return 2
+		return n + 2
 	}
 }
 
-// choose finds the certificate for a client by the name that it asks for, exactly or by a wildcard; else it takes the
-// certificates with the names of the first one. Of several, it returns the first that the client can verify.
+// choose finds the certificates for the name that a client asks for, or for the address that it connects to; else those
+// with the names of the first one. Of several, it returns the first that the client can verify.
 func (l *listener) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
-	list := l.byName[name]
-	if list == nil {
-		if _, parent, ok := strings.Cut(name, "."); ok {
-			list = l.byName["*."+parent]
-		}
-	}
-	if list == nil && name == "" && hello.Conn != nil { // firmware that connects by address
+	name := hello.ServerName
+	if name == "" && hello.Conn != nil { // firmware that connects by address
 		if addr, ok := hello.Conn.LocalAddr().(*net.TCPAddr); ok {
-			list = l.byName[addr.IP.String()]
+			name = addr.IP.String()
 		}
 	}
-	if list == nil {
-		list = l.siblings()
+	list := l.where(func(leaf *x509.Certificate) bool { return leaf.VerifyHostname(name) == nil })
+	if len(list) == 0 {
+		list = l.others
 	}
+	unnamed := *hello
+	unnamed.ServerName = ""
 	for _, cert := range list {
-		if suits(hello, cert) {
+		if unnamed.SupportsCertificate(cert) == nil {
 			return cert, nil
 		}
 	}
 	return list[0], nil // the handshake returns the error
 }
 
-// siblings are the certificates with a name in common with the first one: its RSA and ECDSA variants.
-func (l *listener) siblings() []*tls.Certificate {
-	if names := l.all[0].Leaf.DNSNames; len(names) > 0 {
-		return l.byName[strings.ToLower(names[0])]
+func (l *listener) where(ok func(*x509.Certificate) bool) (found []*tls.Certificate) {
+	for _, cert := range l.all {
+		if ok(cert.Leaf) {
+			found = append(found, cert)
+		}
 	}
-	if ips := l.all[0].Leaf.IPAddresses; len(ips) > 0 {
-		return l.byName[ips[0].String()]
-	}
-	return l.all[:1]
-}
-
-// suits reports whether a client can verify a certificate. It does not check the name, which choose has done.
-func suits(hello *tls.ClientHelloInfo, cert *tls.Certificate) bool {
-	unnamed := *hello
-	unnamed.ServerName = ""
-	return unnamed.SupportsCertificate(cert) == nil
+	return found
 }
 
 // Trust is the TLS towards a backend. It is a task, like [Store].
