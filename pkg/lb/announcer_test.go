@@ -1,4 +1,4 @@
-package announce
+package lb
 
 import (
 	"context"
@@ -8,22 +8,19 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A burst at once, then slowly.
 func TestScheduleOfAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var sent []time.Duration
-		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {
+		a := newAnnouncer(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {
 			t.Error("told of a failure")
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); a.Run(ctx) }()
+		go func() { defer close(done); a.run(ctx) }()
 		time.Sleep(130 * time.Second)
 		stop()
 		<-done
@@ -41,7 +38,7 @@ func TestFailureIsToldUntilItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down, calls := errors.New("network is down"), 0
 		var told []error
-		a := New(func() error {
+		a := newAnnouncer(func() error {
 			if calls++; calls == 2 || calls == 3 {
 				return down
 			}
@@ -49,7 +46,7 @@ func TestFailureIsToldUntilItIsOver(t *testing.T) {
 		}, always, func(err error) { told = append(told, err) })
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
-		a.Run(ctx)
+		a.run(ctx)
 		if len(told) != 3 || !errors.Is(told[0], down) || !errors.Is(told[1], down) || told[2] != nil {
 			t.Errorf("told %v", told)
 		}
@@ -63,19 +60,19 @@ func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var sent []time.Duration
-		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {})
+		a := newAnnouncer(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {})
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
 		defer stop()
 		done := make(chan struct{})
-		go func() { defer close(done); a.Run(ctx) }()
+		go func() { defer close(done); a.run(ctx) }()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		sent = nil
-		a.Defend()
+		a.defend()
 		synctest.Wait()
 		for range 250 { // 2.5 s of a flood
 			time.Sleep(10 * time.Millisecond)
-			a.Defend()
+			a.defend()
 		}
 		<-done
 		ms := time.Millisecond
@@ -91,14 +88,14 @@ func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
 func TestNothingIsSaidAfterTheGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end, sent := time.Now().Add(2*time.Second), 0
-		a := New(func() error { sent++; return nil }, func() bool { return time.Now().Before(end) }, func(error) {})
+		a := newAnnouncer(func() error { sent++; return nil }, func() bool { return time.Now().Before(end) }, func(error) {})
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
 		defer stop()
 		go func() {
 			time.Sleep(50 * time.Second)
-			a.Defend()
+			a.defend()
 		}()
-		a.Run(ctx)
+		a.run(ctx)
 		if sent != 2 { // at 0 and 1.1 s
 			t.Errorf("announced %d times", sent)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
-	"github.com/tinkerbell/stack/pkg/lb/announce"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
@@ -249,9 +248,9 @@ func (v *vip) follow(link address.Link) error {
 		return v.stepBack(reason.KernelRefused, err)
 	}
 	v.stopSending()
-	announcer := v.announce(link, port)
+	a := v.announce(link, port)
 	v.mu.Lock()
-	v.announcer = announcer
+	v.announcer = a
 	v.mu.Unlock()
 	v.log.Info("announcing address", "link", link.Name, "mac", link.MAC.String())
 	return nil
@@ -259,9 +258,9 @@ func (v *vip) follow(link address.Link) error {
 
 // claim begins to have the address.
 func (v *vip) claim(link address.Link, port Port) {
-	announcer := v.announce(link, port)
+	a := v.announce(link, port)
 	v.mu.Lock()
-	v.held, v.since, v.silent, v.contested, v.announcer, v.unheard = true, time.Now(), 0, 0, announcer, false
+	v.held, v.since, v.silent, v.contested, v.announcer, v.unheard = true, time.Now(), 0, 0, a, false
 	services := v.wish.Services
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, true, reason.Announced)
@@ -274,9 +273,9 @@ func (v *vip) claim(link address.Link, port Port) {
 }
 
 // announce begins to announce the address.
-func (v *vip) announce(link address.Link, port Port) *announce.Announcer {
+func (v *vip) announce(link address.Link, port Port) *announcer {
 	v.holding = link
-	announcer := announce.New(port.Announce, v.granted, func(err error) {
+	a := newAnnouncer(port.Announce, v.granted, func(err error) {
 		if err != nil {
 			v.log.Warn("failed to announce an address", "link", link.Name, "error", err)
 		}
@@ -285,7 +284,7 @@ func (v *vip) announce(link address.Link, port Port) *announce.Announcer {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		announcer.Run(ctx)
+		a.run(ctx)
 	}()
 	v.stopSending = func() {
 		stop()
@@ -293,7 +292,7 @@ func (v *vip) announce(link address.Link, port Port) *announce.Announcer {
 		// The kernel waits for all its receivers before it closes a packet socket, and the next owner for us.
 		v.closing.Go(func() { _ = port.Close() })
 	}
-	return announcer
+	return a
 }
 
 // granted reports whether the grant lasts: a process that has stood still since does not know yet that the address is

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
-	"github.com/tinkerbell/stack/pkg/lb/announce"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/service"
@@ -107,7 +106,7 @@ func TestHolderDefendsTheAddress(t *testing.T) {
 	c.owner(testIP)
 	ear, _ := (&station{wires: c.wires, mac: stranger}).Open(address.Link{}, netip.MustParseAddr(testIP))
 	defer ear.Close()
-	time.Sleep(announce.BurstLength) // until it announces by itself once a minute
+	time.Sleep(burstLength) // until it announces by itself once a minute
 	for heard := error(nil); heard == nil; {
 		_, heard = ear.Hear(t.Context(), time.Now().Add(200*time.Millisecond))
 	}

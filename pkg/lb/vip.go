@@ -15,7 +15,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
-	"github.com/tinkerbell/stack/pkg/lb/announce"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
@@ -56,7 +55,7 @@ type vip struct {
 	// when the last question was asked that anybody has answered, if that was the lease's holder alone.
 	strangers map[frame.MAC]time.Time
 	sole      time.Time
-	announcer *announce.Announcer
+	announcer *announcer
 	end       time.Time // that of the grant: from then on the address may be another node's
 
 	// stale is set where connections were left open when the address went.

@@ -139,7 +139,7 @@ func (v *vip) heard(h probe.Heard) {
 		v.strangers[h.MAC] = v.spoken
 	}
 	if v.announcer != nil && h.Kind == probe.Claim && !v.alone {
-		v.announcer.Defend()
+		v.announcer.defend()
 	}
 }
 
