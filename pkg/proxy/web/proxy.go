@@ -46,7 +46,8 @@ type proxy struct {
 }
 
 // flushAfter is when a client gets what has come of an answer of known length, however long the rest takes. Of all
-// others it gets each piece at once.
+// others it gets each piece at once. A length that gRPC knows is 0: there, a flush would part the header, which has the
+// call's status, from the end of the stream.
 const flushAfter = 5 * time.Millisecond
 
 // newProxy makes a proxy; with the connections of the one before, if there is one that can serve on.
@@ -60,13 +61,15 @@ func newProxy(
 		Rewrite:        p.rewrite,
 		Transport:      p.transport,
 		ModifyResponse: p.modify,
-		FlushInterval:  flushAfter,
 		BufferPool:     scratches{},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			t := tripOf(r)
 			p.fail(w, t.asked, err, time.Since(t.begin))
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if !s.GRPC {
+		p.reverse.FlushInterval = flushAfter
 	}
 	return p
 }
