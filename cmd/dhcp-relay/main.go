@@ -58,7 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer log.Close()
 	logger := log.Logger
 	registry := admin.NewRegistry(log)
-	tasks, handlers, err := relays(&s, logger, registry)
+	tasks, helpers, handlers, err := relays(&s, logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err.Error())
 		return 1
@@ -69,8 +69,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 			Address: s.AdminAddress, Registry: registry,
 			Handlers: handlers,
 		}),
-		Tasks: tasks,
-		Grace: s.DrainGrace,
+		Tasks:   tasks,
+		Helpers: helpers,
+		Grace:   s.DrainGrace,
 	})
 	if err != nil {
 		return 1 // Run has logged it
@@ -80,10 +81,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // relays makes the relay of each family that is asked for.
 func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
-	tasks []daemon.Task, handlers map[string]http.Handler, err error,
+	tasks, helpers []daemon.Task, handlers map[string]http.Handler, err error,
 ) {
 	var rings []*trace.Ring
-	var helpers []daemon.Task
 	var tell func(*boot.Event)
 	if s.BootsAddress != "" {
 		host, _ := os.Hostname()
@@ -97,12 +97,12 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay.New(config)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		tasks, rings = append(tasks, r), append(rings, r.Trace())
 	}
 	handlers = map[string]http.Handler{"GET " + tracePath: traceHandler(rings...)}
-	return daemon.Beside(tasks, logger, helpers...), handlers, nil
+	return tasks, helpers, handlers, nil
 }
 
 // adopt turns the arguments of ISC dhcrelay into variables, except for those that are set already.

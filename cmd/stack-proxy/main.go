@@ -90,7 +90,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	reloader := &proxy.Reloader{Proxy: p, File: routesFile, Load: c.table, Logger: logger}
-	tasks := append(daemon.Beside([]daemon.Task{p}, logger, helpers...), reloader)
+	tasks := []daemon.Task{p, reloader}
 	handlers := map[string]http.Handler{"GET /routes": p}
 	if files != nil {
 		again := &fetch.Reloader{Fetcher: files, File: artifactsFile, Load: c.artifacts, Logger: logger}
@@ -102,7 +102,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Handlers: handlers,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{
-		Logger: logger, Admin: server, Tasks: tasks, Grace: c.DrainGrace, Leave: p.Leave, DrainTime: p.DrainTime,
+		Logger: logger, Admin: server, Tasks: tasks, Helpers: helpers,
+		Grace: c.DrainGrace, Leave: p.Leave, DrainTime: p.DrainTime,
 	})
 	if err != nil {
 		return 1

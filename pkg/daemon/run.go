@@ -42,6 +42,9 @@ type Options struct {
 	Admin Admin
 	// Tasks are started together; the first to fail ends all.
 	Tasks []Task
+	// Helpers run until the last of the tasks has ended, its drain included. The tasks do their work without them: one
+	// that fails is logged, ends nothing, and never makes the program unready.
+	Helpers []Task
 	// Grace is how long the tasks go on as before once the program is told to end, and are ready as before: others need
 	// that time to learn of the end. Leave is called when it begins; nil is nothing to do.
 	Grace time.Duration
@@ -87,8 +90,8 @@ func run(ctx context.Context, o Options) error {
 	tasksCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	group, groupCtx := errgroup.WithContext(tasksCtx)
-	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopAdmin()
+	besideCtx, stopBeside := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBeside()
 	var working sync.WaitGroup
 	for _, task := range o.Tasks {
 		working.Add(1)
@@ -99,11 +102,19 @@ func run(ctx context.Context, o Options) error {
 	}
 	if o.Admin != nil {
 		o.Admin.Probe(func() error { return ready(groupCtx, o.Tasks) })
-		group.Go(func() error { return runTask(adminCtx, o.Admin) })
+		group.Go(func() error { return runTask(besideCtx, o.Admin) })
+	}
+	for _, helper := range o.Helpers {
+		group.Go(func() error {
+			if err := runTask(besideCtx, helper); err != nil {
+				logger.Error("helper failed", "helper", helper.String(), "error", err)
+			}
+			return nil
+		})
 	}
 	group.Go(func() error {
 		working.Wait()
-		stopAdmin()
+		stopBeside()
 		return nil
 	})
 

@@ -40,12 +40,12 @@ func (d draining) Run(ctx context.Context) error {
 }
 func (draining) Ready() error { return nil }
 
-func TestBeside(t *testing.T) {
+func TestHelpers(t *testing.T) {
 	for name, fail := range map[string]error{"runs": nil, "fails": errors.New("no socket")} {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
 			h := &helper{began: make(chan struct{}), ended: make(chan struct{}), fail: fail}
-			tasks := Beside([]Task{draining{h, func() {
+			tasks := []Task{draining{h, func() {
 				select {
 				case <-h.ended:
 					if fail == nil {
@@ -53,13 +53,11 @@ func TestBeside(t *testing.T) {
 					}
 				default:
 				}
-			}}}, slog.New(slog.NewTextHandler(&log, nil)), h)
+			}}}
+			options := Options{Tasks: tasks, Helpers: []Task{h}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
-			go func() { ended <- run(ctx, Options{Tasks: tasks}) }()
-			if err := ready(ctx, tasks); err != nil {
-				t.Errorf("not ready: %v", err)
-			}
+			go func() { ended <- run(ctx, options) }()
 			<-h.began
 			cancel()
 			if err := <-ended; err != nil {
