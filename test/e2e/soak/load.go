@@ -57,12 +57,13 @@ func (r *run) loads() []load {
 	}
 }
 
-// worker repeats a load's exchange until ctx is done. One that ctx cuts off counts for nothing.
+// worker repeats a load's exchange until ctx is done. One that fails then counts for nothing: ctx may have cut it off.
+// A long connection is brought to its end, which counts: in a short soak there may be no other.
 func (r *run) worker(ctx context.Context, l load, i int) {
 	for ctx.Err() == nil {
 		begun := time.Now()
 		err := l.do(ctx, i)
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return
 		}
 		switch {
