@@ -35,7 +35,7 @@ type Store struct {
 type listener struct {
 	config *tls.Config
 	all    []*tls.Certificate // by rank
-	others []*tls.Certificate // for names that none has: the first of the settings, and its like for other clients
+	others []*tls.Certificate // for names that none has: the first of the settings, and those with a name of it
 }
 
 var errNoCertificate = errors.New("no certificate is loaded")
@@ -86,9 +86,13 @@ func (s *Store) build(texts [][]byte) (*listener, error) {
 		}
 		s.metrics.expires(pair.Certificate, cert.Leaf.NotAfter)
 	}
-	names := l.all[0].Leaf.DNSNames
+	first := l.all[0].Leaf
 	slices.SortStableFunc(l.all, func(a, b *tls.Certificate) int { return rank(a) - rank(b) })
-	l.others = l.where(func(leaf *x509.Certificate) bool { return slices.Equal(leaf.DNSNames, names) })
+	l.others = l.where(func(leaf *x509.Certificate) bool {
+		named := func(name string) bool { return slices.Contains(leaf.DNSNames, name) }
+		at := func(ip net.IP) bool { return slices.ContainsFunc(leaf.IPAddresses, ip.Equal) }
+		return leaf == first || slices.ContainsFunc(first.DNSNames, named) || slices.ContainsFunc(first.IPAddresses, at)
+	})
 	l.config = &tls.Config{
 		MinVersion:     s.config.minVersion(),
 		CipherSuites:   s.config.ciphers(),
@@ -129,7 +133,7 @@ func rank(c *tls.Certificate) (n int) {
 }
 
 // choose finds the certificates for the name that a client asks for, or for the address that it connects to; else those
-// with the names of the first one. Of several, it returns the first that the client can verify.
+// with a name of the first one. Of several, it returns the first that the client can verify.
 func (l *listener) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	name := hello.ServerName
 	if name == "" && hello.Conn != nil { // firmware that connects by address

@@ -217,6 +217,18 @@ func TestWhichCertificate(t *testing.T) {
 	}); err == nil || !strings.Contains(err.Error(), "handshake failure") {
 		t.Errorf("got %v", err)
 	}
+	// A name that no certificate has: an RSA only client gets the first one's variant, which has one name more.
+	s, err = New(Config{Certificates: []Pair{
+		a.pair(t, dir, "first", "ECDSA", "boot.example.org"), a.pair(t, dir, "more", "RSA", "boot.example.org", "www.example.org"),
+	}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, listen(t, s.TLS()), &tls.Config{
+		ServerName: "else.example.org", CipherSuites: rsaOnly, MaxVersion: tls.VersionTLS12, InsecureSkipVerify: true,
+	}); err != nil {
+		t.Errorf("a variant with one name more: %v", err)
+	}
 	for _, protocol := range []string{"h2", "http/1.1"} {
 		state, err := dial(t, addr, &tls.Config{ServerName: "boot.example.org", RootCAs: a.pool, NextProtos: []string{protocol}})
 		if err != nil || state.NegotiatedProtocol != protocol {
