@@ -93,7 +93,7 @@ func (v *volume) path(names ...string) string {
 	return filepath.Join(append([]string{v.dir}, names...)...)
 }
 
-// manifest reads that of what is served. A missing or damaged one is empty.
+// manifest reads the manifest of the served generation. A missing or damaged one is empty.
 func (v *volume) manifest() *artifacts.Manifest {
 	m, err := artifacts.ReadManifest(os.DirFS(v.path(nameCurrent)))
 	if err == nil {
