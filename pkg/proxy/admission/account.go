@@ -1,9 +1,8 @@
-// Package admission bounds the memory and the descriptors that clients may use: in total, by client, and by route.
+// Package admission bounds the memory and the descriptors that clients may use, in total and by client.
 //
 // A front charges the cost of each connection or request to an [Account] before it serves it. While there is room the
 // account admits every charge. When there is no room, the account evicts a connection of the client with the largest
-// charge, the one without progress for longest; so a client with a small charge always gets in. Each route has a part
-// of the room to itself, so that the clients of one route do not shut out those of another.
+// charge, the one without progress for longest; so a client with a small charge always gets in.
 //
 // The charges were measured. They do not cover everything, above all not the kernel's socket buffers. Therefore the
 // account also measures the container: while its memory is nearly full, the account evicts connections and shrinks the
@@ -66,10 +65,9 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the memory that a client may have on a route, as a divisor.
 	clientShare = 2
-	// lentShare is the part of the memory that large buffers may have in all, as a divisor.
+	// lentShare is the part of the memory that large buffers may have in all, as a divisor. Without the bound, 6 machines
+	// boot beside a flood of HTTP/2 streams, not 64.
 	lentShare = 4
-	// routeShare is the part of the room that is divided among the routes for themselves, as a divisor.
-	routeShare = 2
 	// stale is the time without progress after which a connection is evicted for another one of the same client.
 	stale = 2 * time.Second
 	// much is how many times a newcomer's charge a client must have before one of its connections is evicted for the
@@ -80,7 +78,8 @@ const (
 	// most is the number of charges that are evicted for one newcomer.
 	most = 8
 	// barTime is how long a client gets no new connections after one of its requests was refused: to accept a connection
-	// and refuse fifty requests on it costs a hundred times as much as to refuse the connection.
+	// and refuse fifty requests on it costs a hundred times as much as to refuse the connection. Without it, 4 machines
+	// boot beside a flood of HTTP/2 streams, not 64.
 	barTime = 8 * time.Second
 )
 
@@ -101,35 +100,38 @@ type Account struct {
 	lent   int64 // bytes of large buffers, which are in no charge
 	long   int64 // the number of streams that may have such
 	routes []*Charges
-	free   []*client // unused, for the next clients
-	gone   []Holder  // a buffer of shed
+
+	clients map[clientKey]*client
+	largest clientHeap
+	free    []*client // unused, for the next clients
+	gone    []Holder  // a buffer of shed
 }
 
 // New makes an account. The logger may be nil.
 func New(l Limits, log *slog.Logger) *Account {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	a := &Account{memory: max(l.Memory, 1), began: time.Now(), log: log, wake: make(chan struct{}, 1)}
+	a := &Account{
+		memory: max(l.Memory, 1), began: time.Now(), log: log, wake: make(chan struct{}, 1),
+		clients: map[clientKey]*client{},
+	}
 	a.room, a.full = a.memory, true
 	a.price = a.memory / int64(max(l.Descriptors, 1))
 	return a
 }
 
-// Charges has the charges of one route's connections and requests.
+// Charges counts the charges of one route's connections and requests.
 type Charges struct {
 	account *Account
 	name    string
 
 	// Guarded by the account's mutex.
 	used    int64
-	clients map[netip.Addr]*client
-	largest clientHeap
 	evicted uint64
 	refused [refusals]uint64
 	logged  loggedCounts
 }
 
-// Route returns a route by its name, and makes it the first time. Each further route makes the share of the others
-// smaller. A nil account returns nil.
+// Route returns a route by its name, and makes it the first time. A nil account returns nil.
 func (a *Account) Route(name string) *Charges {
 	if a == nil {
 		return nil
@@ -141,7 +143,7 @@ func (a *Account) Route(name string) *Charges {
 			return r
 		}
 	}
-	r := &Charges{account: a, name: name, clients: map[netip.Addr]*client{}}
+	r := &Charges{account: a, name: name}
 	a.routes = append(a.routes, r)
 	return r
 }
@@ -153,7 +155,7 @@ func (a *Account) Forget(name string) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.routes = slices.DeleteFunc(a.routes, func(r *Charges) bool { return r.name == name && len(r.clients) == 0 })
+	a.routes = slices.DeleteFunc(a.routes, func(r *Charges) bool { return r.name == name && r.used == 0 })
 }
 
 // Admit charges a connection or request to a client. If it returns another refusal than [Admitted], nothing is charged.
@@ -181,11 +183,11 @@ func (r *Charges) Admit(l *Charge, h Holder, from netip.Addr, cost Cost) Refusal
 
 // admit charges a client, if no more than bound is in use then. The caller holds mu.
 func (a *Account) admit(l *Charge, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
-	c := a.clientOf(l.route, from)
+	c := a.clientOf(clientKey{from, l.route})
 	if connection && a.now.Load() < c.barred {
 		return Memory
 	}
-	if c.charges.Len() == 0 { // a client without a connection gets in, under pressure too
+	if c.charges.Len() == 0 { // a client without a connection on the route gets in, under pressure too
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)
@@ -196,10 +198,9 @@ func (a *Account) admit(l *Charge, from netip.Addr, charge, bound int64, connect
 		a.forget(c)
 		return why
 	}
-	l.bytes = charge
 	l.progress.Store(a.now.Load())
 	c.add(l)
-	a.add(c, charge)
+	a.add(l, charge)
 	return Admitted
 }
 
@@ -214,12 +215,13 @@ func (a *Account) bar(c *client) {
 // charge is the number of bytes that a cost is charged as.
 func (a *Account) charge(c Cost) int64 { return max(c.Memory, int64(c.Descriptors)*a.price) }
 
-// add changes a client's charge. The caller holds mu.
-func (a *Account) add(c *client, charge int64) {
-	a.used += charge
-	c.route.used += charge
-	c.used += charge
-	c.route.largest.fix(c)
+// add changes a charge, which a client has. The caller holds mu.
+func (a *Account) add(l *Charge, bytes int64) {
+	a.used += bytes
+	l.bytes += bytes
+	l.route.used += bytes
+	l.client.used += bytes
+	a.largest.fix(l.client)
 }
 
 // makeRoom evicts charges until a client's charge of need bytes fits below bound. The caller holds mu.
@@ -251,20 +253,15 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 // victim is the charge to evict for a client's charge. It is nil where the client itself has the largest charge. The
 // caller holds mu.
 func (a *Account) victim(c *client, need int64) *Charge {
-	share := a.share()
-	top := a.top(func(r *Charges) bool { return r == c.route || r.used > share })
-	if top == nil {
-		return nil
-	}
 	now := a.now.Load()
-	if top != c && (top.used >= much*(c.used+need) || top.route != c.route && c.route.used+need <= share) {
+	if top := a.largest[0]; top != c && top.used >= much*(c.used+need) {
 		return top.oldest(now)
 	}
 	if l := c.oldest(now); l != nil && l.stale() {
 		return l
 	}
 	// No client has much more than the others: a stale connection is evicted.
-	for _, each := range top.route.largest[:min(len(top.route.largest), looks)] {
+	for _, each := range a.largest[:min(len(a.largest), looks)] {
 		if l := each.oldest(now); l != nil && l.stale() {
 			return l
 		}
@@ -272,24 +269,11 @@ func (a *Account) victim(c *client, need int64) *Charge {
 	return nil
 }
 
-// share is the room that each route has for itself, in bytes. The caller holds mu.
-func (a *Account) share() int64 { return a.room / int64(routeShare*max(len(a.routes), 1)) }
-
-// top is the client with the largest charge on the routes that of accepts. The caller holds mu.
-func (a *Account) top(of func(*Charges) bool) (top *client) {
-	for _, r := range a.routes {
-		if len(r.largest) > 0 && (top == nil || r.largest[0].used > top.used) && of(r) {
-			top = r.largest[0]
-		}
-	}
-	return top
-}
-
 // evict takes a charge off the account. It forgets the charge's client if that has no other one, unless it is by. The
 // caller holds mu, and calls the holder's Evict after it has let go of mu.
 func (a *Account) evict(l *Charge, by *client) {
 	c := l.client
-	c.route.evicted++
+	l.route.evicted++
 	a.settle(l)
 	a.release(l)
 	if c != by {
@@ -299,10 +283,8 @@ func (a *Account) evict(l *Charge, by *client) {
 
 // release takes a charge off the account. The caller holds mu, and calls forget for the client.
 func (a *Account) release(l *Charge) {
-	c := l.client
-	c.remove(l)
-	a.add(c, -l.bytes)
-	l.bytes = 0
+	a.add(l, -l.bytes)
+	l.client.remove(l)
 }
 
 // shed evicts charges until that sums up to so many bytes: of the client with the largest charge, the one without
@@ -314,12 +296,7 @@ func (a *Account) shed(bytes int64) {
 	a.mu.Lock()
 	gone := a.gone[:0]
 	for bytes > 0 && a.used > 0 {
-		share := a.share()
-		top := a.top(func(r *Charges) bool { return r.used > share })
-		if top == nil {
-			top = a.top(func(*Charges) bool { return true })
-		}
-		l := top.oldest(a.now.Load())
+		l := a.largest[0].oldest(a.now.Load())
 		bytes -= l.bytes
 		gone = append(gone, l.holder)
 		a.evict(l, nil)

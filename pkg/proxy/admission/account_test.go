@@ -110,31 +110,6 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// Thousands of clients with one connection each leave another route its own part.
-func TestRouteKeepsItsOwn(t *testing.T) {
-	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
-	first, second := a.Route("first"), a.Route("second")
-	var all []*connection
-	for n := range 1000 {
-		some, why := open(t, first, address(n), 1, one)
-		if why != admission.Admitted {
-			t.Fatal(why)
-		}
-		all = append(all, some...)
-	}
-	got := map[admission.Refusal]int{}
-	for n := range 1000 {
-		_, why := open(t, second, address(n), 1, one)
-		got[why]++
-	}
-	if diff := cmp.Diff(map[admission.Refusal]int{admission.Admitted: 250, admission.Memory: 750}, got); diff != "" {
-		t.Error(diff)
-	}
-	if n := evicted(all); n != 250 {
-		t.Errorf("%d of the first route were given up", n)
-	}
-}
-
 // Of a client's connections, the one that has been without progress for longest goes; the one for which another of the
 // same client goes has to be stale.
 func TestLongestWithoutProgressGoes(t *testing.T) {
@@ -328,7 +303,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// A route that has gone is forgotten, with its part of the room, unless something of it is still open.
+// A route that has gone is forgotten, unless something of it is still open.
 func TestForget(t *testing.T) {
 	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 	var c connection

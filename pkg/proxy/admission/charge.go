@@ -56,8 +56,7 @@ func (l *Charge) Grow(bytes int64) Refusal {
 			why = Memory
 			a.forget(c)
 		case why == Admitted:
-			l.bytes += bytes
-			a.add(c, bytes)
+			a.add(l, bytes)
 		default:
 			a.bar(c)
 		}
@@ -127,9 +126,7 @@ func (l *Charge) Shrink(bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if l.client != nil {
-		bytes = min(bytes, l.bytes)
-		l.bytes -= bytes
-		a.add(l.client, -bytes)
+		a.add(l, -min(bytes, l.bytes))
 	}
 }
 

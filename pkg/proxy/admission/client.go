@@ -6,12 +6,18 @@ import (
 	"github.com/tinkerbell/stack/internal/list"
 )
 
-// client has the charges of one client on a route. All of its fields are guarded by the account's mutex.
-type client struct {
+// clientKey is a client's address on a route: a machine that holds a stream to one service gets in at the others as if
+// it had nothing.
+type clientKey struct {
 	addr  netip.Addr
 	route *Charges
+}
+
+// client has the charges of one client on a route. All of its fields are guarded by the account's mutex.
+type client struct {
+	clientKey
 	used  int64
-	index int // in the route's heap
+	index int // in the account's heap
 	// barred is until when it gets no new connections, by the account's clock.
 	barred int64
 
@@ -22,8 +28,8 @@ type client struct {
 const keptClients = 256
 
 // clientOf finds a client by its address, or makes one.
-func (a *Account) clientOf(r *Charges, addr netip.Addr) *client {
-	c := r.clients[addr]
+func (a *Account) clientOf(key clientKey) *client {
+	c := a.clients[key]
 	if c != nil {
 		return c
 	}
@@ -32,9 +38,9 @@ func (a *Account) clientOf(r *Charges, addr netip.Addr) *client {
 	} else {
 		c = &client{}
 	}
-	*c = client{addr: addr, route: r, index: len(r.largest)}
-	r.clients[addr] = c
-	r.largest = append(r.largest, c)
+	*c = client{clientKey: key, index: len(a.largest)}
+	a.clients[key] = c
+	a.largest = append(a.largest, c)
 	return c
 }
 
@@ -43,8 +49,8 @@ func (a *Account) forget(c *client) {
 	if c.charges.Len() > 0 {
 		return
 	}
-	c.route.largest.remove(c)
-	delete(c.route.clients, c.addr)
+	a.largest.remove(c)
+	delete(a.clients, c.clientKey)
 	if len(a.free) < keptClients {
 		a.free = append(a.free, c)
 	}
@@ -74,7 +80,7 @@ func (c *client) oldest(now int64) *Charge {
 	return nil
 }
 
-// clientHeap is a heap of a route's clients, the one with the largest charge first.
+// clientHeap is a heap of the clients, the one with the largest charge first.
 type clientHeap []*client
 
 // fix moves a client to its place after its charge has changed.

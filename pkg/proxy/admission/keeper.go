@@ -36,9 +36,6 @@ const (
 	leastRoom = 32
 
 	logEvery = time.Minute
-	// littleFor is the time for which others than connections have to use so much that there is no room, before it is
-	// logged.
-	littleFor = 10 * time.Second
 )
 
 // Gauge measures the container.
@@ -113,8 +110,6 @@ type keeper struct {
 	sample  []metrics.Sample
 	shed    time.Duration // the time of the last eviction
 	refuse  time.Duration // until then newcomers do not wait
-	roomy   time.Duration // the time at which there was room last, or something to evict
-	little  bool          // it is logged that there is none
 	last    reading       // after the last collection
 	// overBusy is that the collector had too much to do until the last collection.
 	overBusy bool
@@ -198,22 +193,12 @@ func (k *keeper) look(now time.Duration, r reading) {
 		shed = max(shed, min(max(overworked, a.used/16), a.used-a.memory/overworkRoom))
 	}
 	a.room -= max(shed, 0)
-	idle := a.used <= a.memory/leastRoom
 	a.mu.Unlock()
 	a.shed(shed)
-	switch {
-	case free >= 0:
-		k.roomy, k.little = now, false
-	case !idle:
-		k.roomy = now
-	case !k.little && now-k.roomy >= littleFor:
-		k.little = true
-		a.log.Warn("little memory is left for connections", "used_bytes", used, "limit_bytes", limit)
-	}
 }
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
-// evicted. Go counts memory that was never touched, too, such as buffers of net/http: that is not used, and added.
+// evicted (TestMachineBootsBesideSlowAttacks: without it unfinished headers end the process). Go counts memory that was never touched, too, such as buffers of net/http: that is not used, and added.
 func (k *keeper) tune(used, limit, own int64) {
 	want := max(limit/100*goTarget-(used-own), limit/100*goLeast)
 	want = min(want, k.most)
@@ -224,7 +209,7 @@ func (k *keeper) tune(used, limit, own int64) {
 }
 
 // overworked is the number of bytes in use above those that the collector can keep up with; 0 if there are none, or if
-// there was no collection since the last call.
+// there was no collection since the last call. Without it, 4 machines boot beside a flood of HTTP/2 streams, not 64.
 func (k *keeper) overworked(r reading) int64 {
 	if r.processor <= k.last.processor {
 		return 0
@@ -268,8 +253,8 @@ func (a *Account) tell(now time.Duration) {
 			route: r.name, evicted: r.evicted - r.logged.evicted, refused: refused - r.logged.refused, room: a.room,
 			memory: a.memory,
 		}
-		if len(r.largest) > 0 {
-			l.client, l.used = r.largest[0].addr, r.largest[0].used
+		if len(a.largest) > 0 {
+			l.client, l.used = a.largest[0].addr, a.largest[0].used
 		}
 		lines, r.logged = append(lines, l), loggedCounts{true, now, r.evicted, refused}
 	}
