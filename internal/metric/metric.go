@@ -82,9 +82,11 @@ func (n Enum[E]) Counters(vec *prometheus.CounterVec, route string) []prometheus
 // ByResult are counters of what goes well or fails: those of the results ok and error.
 type ByResult [2]prometheus.Counter
 
-// Results are a route's counters by result.
-func Results(vec *prometheus.CounterVec, route string) ByResult {
-	return ByResult{vec.WithLabelValues(route, "ok"), vec.WithLabelValues(route, "error")}
+// Results are the counters by result, of some values of the labels before it.
+func Results(vec *prometheus.CounterVec, before ...string) ByResult {
+	return ByResult{
+		vec.WithLabelValues(append(slices.Clone(before), "ok")...), vec.WithLabelValues(append(before, "error")...),
+	}
 }
 
 // Count counts by an error, or by none.

@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/netip"
-	"os"
 	"path"
 	"strings"
 	"sync"
@@ -21,11 +19,6 @@ const (
 	// lookEvery is how often the directory's name is looked at, and listEvery how often the files of a directory without
 	// a manifest are listed.
 	lookEvery, listEvery = time.Second, 5 * time.Second
-	// keepFor is for how long a machine gets the files of the release with which it began: firmware asks for a file's
-	// size before the file, and a loader loads the next one, which has to go with it.
-	keepFor = time.Minute
-	// mostMachines bounds how many machines are remembered for that.
-	mostMachines = 4096
 	// diskReaders is how many goroutines may wait for the disk at a time.
 	diskReaders = 8
 )
@@ -45,19 +38,10 @@ type Directory struct {
 	places  chan struct{}
 	readers sync.WaitGroup
 
-	mu       sync.Mutex
-	config   Config
-	changed  chan struct{} // the config was
-	current  *index        // nil until the directory was read
-	previous *index        // of before, for the machines that began with it
-	until    time.Time     // when previous is given up
-	began    map[netip.Addr]beginning
-}
-
-// beginning is what a machine began with.
-type beginning struct {
-	index *index
-	at    time.Time
+	mu      sync.Mutex
+	config  Config
+	changed chan struct{} // the config was
+	current *index        // nil until the directory was read
 }
 
 // New makes a directory, of which Run reads what is in it.
@@ -66,7 +50,7 @@ func New(c Config) *Directory {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return &Directory{
 		config: c, log: loglimit.New(c.Logger, 1, time.Minute), places: make(chan struct{}, diskReaders),
-		changed: make(chan struct{}, 1), began: map[netip.Addr]beginning{},
+		changed: make(chan struct{}, 1),
 	}
 }
 
@@ -87,41 +71,27 @@ func (d *Directory) Set(c Config) {
 		return
 	}
 	d.config.Directory, d.config.Path = c.Directory, c.Path
-	d.forget()
+	d.current.close()
+	d.current = nil
 	select {
 	case d.changed <- struct{}{}:
 	default:
 	}
 }
 
-// forget gives up what was found. The caller has mu.
-func (d *Directory) forget() {
-	for _, x := range []*index{d.current, d.previous} {
-		if x != nil {
-			x.close()
-		}
-	}
-	d.current, d.previous = nil, nil
-	clear(d.began)
-}
-
 // Run follows the directory until ctx is done, and waits for the goroutines that read.
 func (d *Directory) Run(ctx context.Context) {
 	defer d.readers.Wait()
-	var listed time.Time
 	for {
 		var again <-chan time.Time
 		if d.wanted() {
-			if now := time.Now(); d.look(now, now.Sub(listed) >= listEvery) {
-				listed = now
-			}
+			d.look(time.Now())
 			again = time.After(lookEvery)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.changed:
-			listed = time.Time{}
 		case <-again:
 		}
 	}
@@ -134,47 +104,30 @@ func (d *Directory) wanted() bool {
 	return d.config.Path != ""
 }
 
-// look reads the directory if it is another one, or if again has it listed once more, and reports whether it did.
-func (d *Directory) look(now time.Time, again bool) bool {
+// look reads the directory if it is another one, or if it is time to list it again.
+func (d *Directory) look(now time.Time) {
 	d.mu.Lock()
 	c, known := d.config, d.current
-	if d.previous != nil && now.After(d.until) {
-		d.previous.close()
-		d.previous = nil
-	}
 	d.mu.Unlock()
-	info, err := os.Stat(c.Directory)
-	if err == nil && known != nil && os.SameFile(info, known.info) && (known.listed || !again) {
-		return false
-	}
-	var fresh *index
-	if err == nil {
-		fresh, err = readIndex(c.Directory, c.Path)
-	}
+	fresh, err := known.again(c.Directory, c.Path, now)
 	if err != nil {
 		d.log.Warn("boot files unavailable", func() []any { return []any{"directory", c.Directory, "error", err} })
-		return false
+		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.Directory != d.config.Directory || c.Path != d.config.Path || known != nil && fresh.same(known) {
+	switch {
+	case fresh == known:
+		return
+	case c.Directory != d.config.Directory || c.Path != d.config.Path:
 		fresh.close()
-		return true
+		return
 	}
 	if twice := fresh.ambiguous(); twice != "" {
 		d.log.Warn("boot files differ by case only", func() []any { return []any{"file", twice} })
 	}
-	if d.previous != nil {
-		d.previous.close()
-		d.previous = nil
-	}
-	if known != nil && known.listed { // a release stays as it is; what was put there by hand is gone
-		d.previous, d.until = known, now.Add(keepFor)
-	} else if known != nil {
-		known.close()
-	}
+	known.close()
 	d.current = fresh
-	return true
 }
 
 // Ready reports whether the directory was read, so that what Find does not find is not there.
@@ -186,27 +139,16 @@ func (d *Directory) Ready() bool {
 
 // Find finds the file that a client means. It does not wait, and does not keep the name that was asked for, which may
 // be a view of a datagram. The file has to be closed; nil where there is none.
-func (d *Directory) Find(client netip.Addr, asked string, now time.Time) *File {
+func (d *Directory) Find(asked string) *File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.current
 	if x == nil {
 		return nil
 	}
-	b, known := d.began[client]
-	known = known && now.Sub(b.at) < keepFor && (b.index == d.current || b.index == d.previous)
-	if known {
-		x = b.index
-	}
 	name, ok := x.find(asked)
 	if !ok {
 		return nil
-	}
-	if !known {
-		if len(d.began) >= mostMachines {
-			clear(d.began)
-		}
-		d.began[client] = beginning{x, now}
 	}
 	f := x.open[name]
 	if f == nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,9 +63,9 @@ func content(t *testing.T, f *File) (string, error) {
 	return string(b), err
 }
 
-func (d *Directory) text(t *testing.T, client, name string, now time.Time) string {
+func (d *Directory) text(t *testing.T, name string) string {
 	t.Helper()
-	f := d.Find(netip.MustParseAddr(client), name, now)
+	f := d.Find(name)
 	if f == nil {
 		return "none"
 	}
@@ -82,17 +81,17 @@ func TestReleases(t *testing.T) {
 	volume := t.TempDir()
 	d := New(Config{Directory: filepath.Join(volume, "current"), Path: "boot/"})
 	now := time.Now()
-	if d.look(now, true); d.Ready() {
+	if d.look(now); d.Ready() {
 		t.Error("ready without a directory")
 	}
 	release(t, volume, "first", "shim.efi", "grub.efi", "gone.efi")
-	if d.look(now, true); !d.Ready() {
+	if d.look(now); !d.Ready() {
 		t.Fatal("not ready with a directory")
 	}
-	if got := d.text(t, "192.0.2.1", "shim.efi", now); got != "first" {
+	if got := d.text(t, "shim.efi"); got != "first" {
 		t.Errorf("got %q", got)
 	}
-	held := d.Find(netip.MustParseAddr("192.0.2.9"), "grub.efi", now)
+	held := d.Find("grub.efi")
 	if _, err := content(t, held); err != nil {
 		t.Fatal(err)
 	}
@@ -102,35 +101,27 @@ func TestReleases(t *testing.T) {
 		os.Remove(damage+"/taken.efi")); err != nil {
 		t.Fatal(err)
 	}
-	d.look(now, false)
-	for _, tt := range []struct {
-		id, client, file string
-		after            time.Duration
-		want             string
-	}{
-		{"F02", "192.0.2.1", "grub.efi", time.Second, "first"},
-		{"F02", "192.0.2.1", "gone.efi", 59 * time.Second, "first"},
-		{"F01", "192.0.2.2", "grub.efi", time.Second, "second!"},
-		{"F01", "192.0.2.2", "gone.efi", time.Second, "none"},
-		{"F04", "192.0.2.2", "damaged.efi", time.Second, "unreadable"},
-		{"F04", "192.0.2.2", "taken.efi", time.Second, "unreadable"},
-		{"F02", "192.0.2.1", "grub.efi", 61 * time.Second, "second!"},
+	d.look(now)
+	for _, tt := range []struct{ id, file, want string }{
+		{"F01", "grub.efi", "second!"},
+		{"F01", "gone.efi", "none"},
+		{"F04", "damaged.efi", "unreadable"},
+		{"F04", "taken.efi", "unreadable"},
 	} {
-		if got := d.text(t, tt.client, tt.file, now.Add(tt.after)); got != tt.want {
-			t.Errorf("%s: %s gets %q of %s after %s, want %q", tt.id, tt.client, got, tt.file, tt.after, tt.want)
+		if got := d.text(t, tt.file); got != tt.want {
+			t.Errorf("%s: got %q of %s, want %q", tt.id, got, tt.file, tt.want)
 		}
 	}
-	d.look(now.Add(2*keepFor), false)
 	if text, err := content(t, held); text != "first" || err != nil {
 		t.Errorf("a file that is held is %q, %v", text, err)
 	}
 	held.Close()
 	release(t, volume, "third")
-	if d.look(now, false); !d.Ready() || d.text(t, "192.0.2.3", "shim.efi", now) != "none" {
+	if d.look(now); !d.Ready() || d.text(t, "shim.efi") != "none" {
 		t.Error("a release without boot files has some, or is not ready")
 	}
 	d.Set(Config{})
-	if d.text(t, "192.0.2.3", "shim.efi", now) != "none" || !d.Ready() {
+	if d.text(t, "shim.efi") != "none" || !d.Ready() {
 		t.Error("found where nothing is to be found")
 	}
 }
@@ -179,9 +170,9 @@ func TestRunFollowsTheSettings(t *testing.T) {
 		t.Error("waits for nothing")
 	}
 	d.Set(Config{Directory: tree(t, "a/f", "b/f"), Path: "a"})
-	testwait.Until(t, "found", func() bool { return d.text(t, "192.0.2.1", "f", time.Now()) == "a/f" })
+	testwait.Until(t, "found", func() bool { return d.text(t, "f") == "a/f" })
 	d.Set(Config{Directory: tree(t, "b/f", "c"), Path: "."})
-	testwait.Until(t, "found elsewhere", func() bool { return d.text(t, "192.0.2.1", `\B\F`, time.Now()) == "b/f" })
+	testwait.Until(t, "found elsewhere", func() bool { return d.text(t, `\B\F`) == "b/f" })
 	stop()
 	<-done
 }
@@ -189,11 +180,10 @@ func TestRunFollowsTheSettings(t *testing.T) {
 // The name is a view of the datagram that asked: the next one overwrites it while the file is still being opened.
 func TestFindDoesNotKeepTheName(t *testing.T) {
 	d := New(Config{Directory: tree(t, "one", "two"), Path: "."})
-	d.look(time.Now(), true)
+	d.look(time.Now())
 	datagram := []byte("one")
-	client := netip.MustParseAddr("192.0.2.1")
 	for range 2 { // the first time the file is opened, and closed
-		f := d.Find(client, unsafe.String(&datagram[0], len(datagram)), time.Now())
+		f := d.Find(unsafe.String(&datagram[0], len(datagram)))
 		copy(datagram, "two")
 		if got, err := content(t, f); got != "one" || err != nil || f.String() != "one" {
 			t.Errorf("got %q of %q, %v", got, f, err)
@@ -212,9 +202,9 @@ func TestReadersShareAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := New(Config{Directory: dir, Path: "."})
-	d.look(time.Now(), true)
-	first := d.Find(netip.MustParseAddr("192.0.2.1"), "big", time.Now())
-	second := d.Find(netip.MustParseAddr("192.0.2.2"), "/BIG", time.Now())
+	d.look(time.Now())
+	first := d.Find("big")
+	second := d.Find("/BIG")
 	if first != second {
 		t.Error("two files where one is")
 	}

@@ -19,6 +19,7 @@ const mostFiles = 10_000
 type index struct {
 	info     fs.FileInfo // of the directory
 	listed   bool        // by a manifest: nothing changes
+	read     time.Time   // when its files were listed last
 	path     string      // of the boot files below the directory
 	root     *os.Root    // of the boot files; nil where a release has none
 	files    map[string]entry
@@ -32,6 +33,28 @@ type index struct {
 type entry struct {
 	size     int64
 	modified time.Time // zero where the manifest has the file
+}
+
+// again is the index of what is below a path of the directory now: the same one where nothing has changed, or where it
+// is not yet time to list the files again. The index may be nil.
+func (x *index) again(directory, below string, now time.Time) (*index, error) {
+	info, err := os.Stat(directory)
+	if err != nil {
+		return nil, fmt.Errorf("failed to find directory of boot files: %w", err)
+	}
+	if x != nil && os.SameFile(info, x.info) && (x.listed || now.Sub(x.read) < listEvery) {
+		return x, nil
+	}
+	fresh, err := readIndex(directory, below)
+	if err != nil {
+		return nil, err
+	}
+	if x != nil && fresh.same(x) {
+		fresh.close()
+		fresh = x
+	}
+	fresh.read = now
+	return fresh, nil
 }
 
 // readIndex reads what is below a path in the directory, "." for all of it.
@@ -102,9 +125,9 @@ func (x *index) walk(name string, d fs.DirEntry, err error) error {
 	return nil
 }
 
-// close gives the directory back. Files that are open stay so.
+// close gives the directory back. Files that are open stay so. The index may be nil.
 func (x *index) close() {
-	if x.root != nil {
+	if x != nil && x.root != nil {
 		_ = x.root.Close()
 	}
 }

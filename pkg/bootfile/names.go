@@ -1,7 +1,6 @@
 package bootfile
 
 import (
-	"os"
 	"path"
 	"sync"
 	"time"
@@ -11,9 +10,9 @@ import (
 type Names struct {
 	directory, path string
 
-	mu             sync.Mutex
-	index          *index // nil until the directory was read
-	looked, listed time.Time
+	mu     sync.Mutex
+	index  *index // nil until the directory was read
+	looked time.Time
 }
 
 // NewNames finds what is below a path of a directory, "." for all of it. The directory may be a symbolic link that is
@@ -51,15 +50,7 @@ func (n *Names) current(now time.Time) *index {
 		return n.index
 	}
 	n.looked = now
-	info, err := os.Stat(n.directory)
-	if err == nil && n.index != nil && os.SameFile(info, n.index.info) &&
-		(n.index.listed || now.Sub(n.listed) < listEvery) {
-		return n.index
-	}
-	n.listed, n.index = now, nil
-	if fresh, err := readIndex(n.directory, n.path); err == nil {
-		fresh.close() // the names are all that is wanted
-		n.index = fresh
-	}
+	n.index, _ = n.index.again(n.directory, n.path, now) // without the directory there are no names
+	n.index.close()                                      // the names are all that is wanted
 	return n.index
 }

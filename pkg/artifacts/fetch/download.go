@@ -37,6 +37,11 @@ type artifact struct {
 	client  doer // nil is the ordinary one
 }
 
+// doer makes requests: an HTTP client, or one that also gets itself a registry's tokens.
+type doer interface {
+	Do(*http.Request) (*http.Response, error)
+}
+
 // progress is how far a download is.
 type progress struct {
 	Set   string `json:"set"`
@@ -54,10 +59,12 @@ type downloader struct {
 	metrics *Metrics
 }
 
-// newClient makes the client of all downloads. Proxies come from the environment, as everywhere.
-func newClient(proxy func(*http.Request) (*url.URL, error)) *http.Client {
+// newClient makes the client of all downloads, by way of a proxy; without one the environment's, as everywhere.
+func newClient(proxy string) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = proxy
+	if by, err := url.Parse(proxy); proxy != "" && err == nil {
+		transport.Proxy = http.ProxyURL(by)
+	}
 	transport.DisableCompression = true // ranges and digests are of the bytes as they are
 	return &http.Client{Transport: transport, CheckRedirect: redirect.Secure}
 }
@@ -79,31 +86,36 @@ var errTransfer = errors.New("transfer broke")
 
 // fetch downloads an artifact, and returns the path of the whole, verified, durable file.
 func (d *downloader) fetch(ctx context.Context, a artifact, p *progress) (string, error) {
+	return d.path(a), d.persist(ctx, p, func() error { return d.attempt(ctx, a, p) })
+}
+
+// persist attempts a download until it is done, until the bytes were wrong twice, or until as many attempts in a row as
+// the settings say brought nothing.
+func (d *downloader) persist(ctx context.Context, p *progress, attempt func() error) error {
 	wrong, idle, retry := 0, 0, d.config.backoff()
 	for {
 		before := p.done.Load()
-		err := d.attempt(ctx, a, p)
+		err := attempt()
 		if err == nil {
-			return d.path(a), nil
+			return nil
 		}
 		if errors.Is(err, errDigest) {
 			wrong++
-		}
-		if p.done.Load() > before && !errors.Is(err, errDigest) {
+		} else if p.done.Load() > before {
 			idle = 0
 			retry.Reset()
 		}
 		idle++
 		if ctx.Err() != nil || wrong == 2 || idle > d.config.Attempts || !retryable(err) {
-			return "", fmt.Errorf("failed to download %s: %w", a.name, err)
+			return fmt.Errorf("failed to download %s: %w", p.Name, err)
 		}
+		d.metrics.retried(p.Set, err)
 		pause := retry.Next()
-		d.metrics.retried(a.set, err)
-		d.log.Warn("download interrupted", "set", a.set, "artifact", a.name, "error", err, "bytes", p.done.Load(),
+		d.log.Warn("download interrupted", "set", p.Set, "artifact", p.Name, "error", err, "bytes", p.done.Load(),
 			"retry_seconds", pause.Seconds())
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("failed to download %s: %w", a.name, ctx.Err())
+			return fmt.Errorf("failed to download %s: %w", p.Name, ctx.Err())
 		case <-time.After(pause):
 		}
 	}
@@ -166,44 +178,33 @@ func (d *downloader) transfer(
 ) error {
 	ctx, watch := d.config.watch(ctx)
 	defer watch.end()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
-	if err != nil {
-		return fmt.Errorf("failed to make request: %w", redacted(err))
-	}
+	header := http.Header{}
 	if have > 0 {
-		request.Header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
-		request.Header.Set("If-Range", kept.Validator)
+		header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
+		header.Set("If-Range", kept.Validator)
 	}
-	var client doer = d.client
-	if a.client != nil {
-		client = a.client
+	answer, err := d.get(ctx, a.client, a.url, header)
+	if errors.Is(err, statusError(http.StatusRequestedRangeNotSatisfiable)) { // we have more than there is
+		d.discard(a)
+		return fmt.Errorf("%w: %w", errTransfer, err)
 	}
-	answer, err := client.Do(request)
 	if err != nil {
-		return transferError(ctx, err)
+		return err
 	}
 	defer answer.Body.Close()
 	watch.fed()
-	switch answer.StatusCode {
-	case http.StatusOK:
+	if answer.StatusCode == http.StatusOK {
 		have = 0
 		if err := d.restart(f, sum, p); err != nil {
 			return err
 		}
-	case http.StatusPartialContent:
+	} else {
 		if !strings.HasPrefix(answer.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(have, 10)+"-") {
 			d.discard(a)
 			return fmt.Errorf("%w: asked for byte %d, got range %q", errTransfer, have, answer.Header.Get("Content-Range"))
 		}
 		watch.have.Store(have)
 		d.log.Info("download resumed", "set", a.set, "artifact", a.name, "bytes", have)
-	case http.StatusRequestedRangeNotSatisfiable: // we have more than there is
-		d.discard(a)
-		return fmt.Errorf("%w: %w", errTransfer, statusError(answer.StatusCode))
-	case http.StatusNotFound, http.StatusGone:
-		return fmt.Errorf("%w: %w", errVanished, statusError(answer.StatusCode))
-	default:
-		return statusError(answer.StatusCode)
 	}
 	if answer.ContentLength >= 0 {
 		p.total.Store(have + answer.ContentLength)
@@ -219,7 +220,7 @@ func (d *downloader) transfer(
 	}
 	body := watch.reader(answer.Body)
 	room := int64(d.config.MaxSize) - have
-	out := &tee{file: f, sum: sum, done: &p.done, metrics: d.metrics, set: a.set}
+	out := &tee{downloader: d, progress: p, file: f, sum: sum, told: time.Now()}
 	n, err := io.CopyBuffer(out, io.LimitReader(body, room+1), make([]byte, 256<<10))
 	switch {
 	case out.err != nil:
@@ -232,6 +233,33 @@ func (d *downloader) transfer(
 	}
 	p.total.Store(have + n)
 	return nil
+}
+
+// get makes a request. Every answer but 200, and 206 where a range was asked for, is an error.
+func (d *downloader) get(ctx context.Context, by doer, from string, header http.Header) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make request: %w", redacted(err))
+	}
+	request.Header = header
+	if by == nil {
+		by = d.client
+	}
+	answer, err := by.Do(request)
+	if err != nil {
+		return nil, transferError(ctx, err)
+	}
+	status := statusError(answer.StatusCode)
+	switch {
+	case status == http.StatusOK, status == http.StatusPartialContent && header.Get("Range") != "":
+		return answer, nil
+	case status == http.StatusNotFound, status == http.StatusGone:
+		err = fmt.Errorf("%w: %w", errVanished, status)
+	default:
+		err = status
+	}
+	_ = answer.Body.Close()
+	return nil, err
 }
 
 // restart forgets the partial file's bytes.
@@ -317,21 +345,28 @@ func sumOf(h hash.Hash, d digest) digest {
 	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
 }
 
+// tellEvery is how often a download that goes on is logged.
+const tellEvery = 10 * time.Second
+
 // tee writes to the file and the hash, and counts. It keeps its own error, to tell a full disk from a broken transfer.
 type tee struct {
-	file    *os.File
-	sum     hash.Hash
-	done    *atomic.Int64
-	metrics *Metrics
-	set     string
-	err     error
+	*downloader
+	*progress
+	file *os.File
+	sum  hash.Hash
+	told time.Time
+	err  error
 }
 
 func (t *tee) Write(p []byte) (int, error) {
 	n, err := t.file.Write(p)
 	t.sum.Write(p[:n])
-	t.done.Add(int64(n))
-	t.metrics.downloaded(t.set, n)
+	done := t.done.Add(int64(n))
+	t.metrics.downloaded(t.Set, n)
+	if now := time.Now(); now.Sub(t.told) >= tellEvery {
+		t.told = now
+		t.log.Info("downloading", "set", t.Set, "artifact", t.Name, "bytes", done, "total", t.total.Load())
+	}
 	t.err = err
 	return n, err
 }

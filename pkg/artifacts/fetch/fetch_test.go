@@ -276,7 +276,7 @@ func TestFaultyServers(t *testing.T) {
 		"gone":                           {faults: []fault{gone}, state: StateUnavailable, requests: 1},
 		"list is gone":                   {list: []fault{gone}, state: StateUnavailable},
 		"list breaks off, then is fine":  {list: []fault{breakOff, busy}, requests: 1},
-		"list stalls for ever":           {list: []fault{stall, stall, stall}, state: StateUnavailable},
+		"list stalls for ever":           {list: []fault{stall, stall, stall, stall}, state: StateUnavailable},
 		"list claims less than there is": {list: []fault{shorter}, state: StateInvalid},
 	}
 	for title, test := range tests {
@@ -540,7 +540,7 @@ func TestNoRedirectToHTTP(t *testing.T) {
 	defer plain.Close()
 	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
 	defer secure.Close()
-	client := newClient(http.ProxyFromEnvironment)
+	client := newClient("")
 	client.Transport = secure.Client().Transport
 	if _, err := client.Get(secure.URL); err == nil || !strings.Contains(err.Error(), "from https to http") {
 		t.Errorf("got %v", err)
@@ -555,7 +555,7 @@ func TestRedirectsInACircleEndTheDownload(t *testing.T) {
 		http.Redirect(w, r, "/again", http.StatusFound)
 	}))
 	defer circle.Close()
-	_, err := newClient(http.ProxyFromEnvironment).Get(circle.URL)
+	_, err := newClient("").Get(circle.URL)
 	err = transferError(t.Context(), err)
 	if retryable(err) || stateOf(err) != StateUnavailable || !strings.Contains(err.Error(), "redirect refused: more than 4 in a row") {
 		t.Errorf("got %v (%s), retried %v", err, stateOf(err), retryable(err))

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -23,24 +22,24 @@ import (
 type Options struct {
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Client replaces the HTTP client.
+	// Client replaces the HTTP client, and with it the proxy of the settings.
 	Client *http.Client
 }
 
 // Fetcher keeps a volume as its releases have it. It is a task of the daemon, and Once does its work a single time.
 type Fetcher struct {
-	config  Config
+	options Options
 	log     *slog.Logger
 	metrics *Metrics
-	client  *http.Client
-	updated chan struct{} // there is a next
+	client  *http.Client // of the settings
 
-	mu      sync.Mutex
-	next    *Config // what Update was given, until Run takes it over
-	sets    map[string]*SetStatus
-	active  []*progress
-	present map[string]bool // sets whose files are served
-	fault   error           // of the volume, not of one set
+	mu     sync.Mutex
+	config Config
+	next   *Config            // what Update was given, until Run takes it over
+	stop   context.CancelFunc // ends what Run does by the settings
+	sets   map[string]*SetStatus
+	active []*progress
+	fault  error // of the volume, not of one set
 }
 
 // Status is what the fetcher is doing.
@@ -90,27 +89,14 @@ func New(c Config, o Options) (*Fetcher, error) {
 		return nil, fmt.Errorf("failed to set up artifacts: %w", err)
 	}
 	f := &Fetcher{
-		config: c.withDefaults(), log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
-		client: o.Client, sets: map[string]*SetStatus{}, present: map[string]bool{}, updated: make(chan struct{}, 1),
+		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		next: &c, stop: func() {}, sets: map[string]*SetStatus{},
 	}
-	if f.client == nil {
-		f.client = newClient(f.proxy)
+	if f.metrics == nil {
+		f.metrics = NewMetrics(nil)
 	}
-	for _, set := range c.Sets {
-		f.setState(set.Name, StatePending, nil)
-	}
+	f.adopt(context.Background())
 	return f, nil
-}
-
-// proxy is the one that the settings name, which may change, or the environment's.
-func (f *Fetcher) proxy(r *http.Request) (*url.URL, error) {
-	f.mu.Lock()
-	address := f.config.Proxy
-	f.mu.Unlock()
-	if address == "" {
-		return http.ProxyFromEnvironment(r)
-	}
-	return url.Parse(address)
 }
 
 // String names the task.
@@ -130,7 +116,7 @@ func (f *Fetcher) Ready() error {
 	var reasons []error
 	for _, set := range f.config.Sets {
 		switch status := f.sets[set.Name]; {
-		case f.present[set.Name]:
+		case status.Served:
 		case status.Error != "":
 			reasons = append(reasons, fmt.Errorf("set %s: %s", set.Name, status.Error))
 		case f.fault != nil:
@@ -144,8 +130,6 @@ func (f *Fetcher) Ready() error {
 
 // Once checks every set, downloads what is missing and switches. The error names each set that failed.
 func (f *Fetcher) Once(ctx context.Context) error {
-	stop := f.logProgress()
-	defer stop()
 	faults, err := f.check(ctx)
 	return f.conclude(ctx, faults, err)
 }
@@ -187,7 +171,6 @@ func (f *Fetcher) Status() Status {
 	}
 	for _, set := range f.config.Sets {
 		one := *f.sets[set.Name]
-		one.Served = f.present[set.Name]
 		for _, p := range f.active {
 			if p.Set == set.Name {
 				one.Downloads = append(one.Downloads, Download{p.Name, p.done.Load(), p.total.Load()})
@@ -220,10 +203,6 @@ func (f *Fetcher) setState(set string, s State, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	status := f.sets[set]
-	if status == nil {
-		status = &SetStatus{Name: set}
-		f.sets[set] = status
-	}
 	status.State = s.String()
 	switch s {
 	case StateCurrent:
@@ -240,17 +219,17 @@ func (f *Fetcher) setState(set string, s State, err error) {
 func (f *Fetcher) serving(m *artifacts.Manifest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.present = map[string]bool{}
 	bytes, there := int64(0), map[string]bool{}
 	for _, file := range m.Files {
 		bytes += file.Size
 		there[file.Set+"/"+file.Artifact] = true
 	}
-	for name, set := range m.Sets {
-		f.present[name] = true
+	for name, status := range f.sets {
+		set, whole := m.Sets[name]
 		for a := range set.Artifacts {
-			f.present[name] = f.present[name] && there[name+"/"+a]
+			whole = whole && there[name+"/"+a]
 		}
+		status.Served = whole
 	}
 	f.metrics.serving(len(m.Files), bytes, m.Created)
 }
@@ -267,32 +246,6 @@ func (f *Fetcher) end(p *progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active = slices.DeleteFunc(f.active, func(other *progress) bool { return other == p })
-}
-
-// logProgress logs how far the downloads are, until it is stopped.
-func (f *Fetcher) logProgress() (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticks := time.NewTicker(10 * time.Second)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticks.C:
-			}
-			for _, set := range f.Status().Sets {
-				for _, d := range set.Downloads {
-					f.log.Info("downloading", "set", set.Name, "artifact", d.Artifact, "bytes", d.Bytes, "total", d.Total)
-				}
-			}
-		}
-	}()
-	return func() {
-		close(done)
-		<-ended
-	}
 }
 
 // copyTo copies until the end, or until ctx is done.

@@ -125,7 +125,7 @@ func TestAReleaseWithoutWhatIsWantedIsNamed(t *testing.T) {
 	t.Run("no list", func(t *testing.T) {
 		r.fail("checksum.txt", gone)
 		err := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL})).Once(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "failed to get checksum.txt") || !strings.Contains(err.Error(), "since 0.9") {
+		if err == nil || !strings.Contains(err.Error(), "failed to download checksum.txt") || !strings.Contains(err.Error(), "since 0.9") {
 			t.Errorf("got %v", err)
 		}
 	})

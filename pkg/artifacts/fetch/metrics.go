@@ -19,7 +19,7 @@ type Metrics struct {
 	files   prometheus.Gauge
 	size    prometheus.Gauge
 	switchd prometheus.Gauge
-	reloads *prometheus.CounterVec
+	reloads metric.ByResult
 	last    prometheus.Gauge
 }
 
@@ -38,22 +38,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		files:   s.Gauge("files", "Files that are served.").WithLabelValues(),
 		size:    s.Gauge("size_bytes", "Size of the files that are served.").WithLabelValues(),
 		switchd: s.Gauge("switched_timestamp_seconds", "When what is served was last replaced.").WithLabelValues(),
-		reloads: s.Counter("reloads_total", "Changes of the settings file, by result: ok or error. The old settings stay "+
-			"in force after an error.", "result"),
+		reloads: metric.Results(s.Counter("reloads_total", "Changes of the settings file, by result: ok or error. "+
+			"The old settings stay in force after an error.", "result")),
 		last: s.Gauge("last_reload_successful", "Whether the last change of the settings file was taken: 1 or 0.").
 			WithLabelValues(),
-	}
-	for _, result := range []string{"ok", "error"} {
-		m.reloads.WithLabelValues(result)
 	}
 	m.last.Set(1) // else there would be no start
 	return m
 }
 
 func (m *Metrics) is(set string, s State) {
-	if m == nil {
-		return
-	}
 	for each := range states {
 		value := 0.0
 		if each == s {
@@ -65,28 +59,19 @@ func (m *Metrics) is(set string, s State) {
 
 // forget takes away what tells how a set is now, and no longer is.
 func (m *Metrics) forget(set string) {
-	if m != nil {
-		m.state.DeletePartialMatch(prometheus.Labels{"set": set})
-		m.success.DeleteLabelValues(set)
-	}
+	m.state.DeletePartialMatch(prometheus.Labels{"set": set})
+	m.success.DeleteLabelValues(set)
 }
 
 func (m *Metrics) reloaded(err error) {
-	switch {
-	case m == nil:
-	case err != nil:
+	m.reloads.Count(err)
+	m.last.Set(1)
+	if err != nil {
 		m.last.Set(0)
-		m.reloads.WithLabelValues("error").Inc()
-	default:
-		m.last.Set(1)
-		m.reloads.WithLabelValues("ok").Inc()
 	}
 }
 
 func (m *Metrics) checked(set string, s State) {
-	if m == nil {
-		return
-	}
 	m.checks.WithLabelValues(set, s.String()).Inc()
 	if s == StateCurrent {
 		m.success.WithLabelValues(set).Set(float64(time.Now().Unix()))
@@ -94,27 +79,19 @@ func (m *Metrics) checked(set string, s State) {
 }
 
 func (m *Metrics) retried(set string, err error) {
-	if m != nil {
-		m.retries.WithLabelValues(set, stateOf(err).String()).Inc()
-	}
+	m.retries.WithLabelValues(set, stateOf(err).String()).Inc()
 }
 
 func (m *Metrics) downloaded(set string, n int) {
-	if m != nil {
-		m.bytes.WithLabelValues(set).Add(float64(n))
-	}
+	m.bytes.WithLabelValues(set).Add(float64(n))
 }
 
 func (m *Metrics) damaged() {
-	if m != nil {
-		m.healed.Inc()
-	}
+	m.healed.Inc()
 }
 
 func (m *Metrics) serving(files int, bytes int64, since time.Time) {
-	if m != nil {
-		m.files.Set(float64(files))
-		m.size.Set(float64(bytes))
-		m.switchd.Set(float64(since.Unix()))
-	}
+	m.files.Set(float64(files))
+	m.size.Set(float64(bytes))
+	m.switchd.Set(float64(since.Unix()))
 }

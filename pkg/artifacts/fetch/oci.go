@@ -17,11 +17,6 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 )
 
-// doer makes requests: an HTTP client, or one that also gets itself a registry's tokens.
-type doer interface {
-	Do(*http.Request) (*http.Response, error)
-}
-
 // repository opens an OCI set's repository, anonymously; "http://" before the name is for registries without TLS.
 func (s *Set) repository(client *http.Client) (*remote.Repository, error) {
 	name, plain := strings.CutPrefix(s.OCI, "http://")
@@ -40,9 +35,9 @@ func (s *Set) repository(client *http.Client) (*remote.Repository, error) {
 // resolveOCI lists the files of an OCI artifact: the layers of its manifest that have a title, as oras pushes them.
 // The manifest's digest is checked against what the registry resolved, each layer's against the manifest.
 func (c *check) resolveOCI(ctx context.Context, s *Set) ([]artifact, error) {
-	ctx, watch := c.config.watch(ctx)
-	defer watch.end()
-	repo, err := s.repository(watch.client(c.client))
+	brief := *c.client
+	brief.Timeout = c.config.StallTimeout.D() // tokens and manifests are small
+	repo, err := s.repository(&brief)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +46,7 @@ func (c *check) resolveOCI(ctx context.Context, s *Set) ([]artifact, error) {
 		return nil, fmt.Errorf("failed to get manifest: %w", registryError(ctx, err))
 	}
 	if by, ok := repo.Client.(*auth.Client); ok {
-		by.Client = c.client // layers have watches of their own
+		by.Client = c.client // layers may take their time
 	}
 	var manifest ocispec.Manifest
 	if err := json.Unmarshal(text, &manifest); err != nil {

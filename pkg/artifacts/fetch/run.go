@@ -21,22 +21,22 @@ const (
 // Run checks until ctx is done. A check that fails is repeated, with growing pauses; what is served stays. Other
 // settings are in force at once: a check by the old ones ends for them.
 func (f *Fetcher) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		f.follow(f.adopt(ctx))
+	}
+	return nil
+}
+
+// follow checks by the settings until ctx is done.
+func (f *Fetcher) follow(ctx context.Context) {
 	pause := backoff.Backoff{First: failedFirst, Most: failedMost}
 	for ctx.Err() == nil {
-		if f.adopt() {
-			pause.Reset()
-		}
-		err := f.onceUnlessUpdated(ctx)
+		err := f.Once(ctx)
 		wait := f.config.untilCheck(time.Now())
-		switch {
-		case f.pending():
-			continue
-		case err == nil:
+		if err == nil {
 			pause.Reset()
-		case ctx.Err() == nil:
-			if next := pause.Next(); wait == 0 || next < wait {
-				wait = next
-			}
+		} else if next := pause.Next(); wait == 0 || next < wait {
+			wait = next
 		}
 		var due <-chan time.Time // never, where nothing failed and nothing is asked for
 		if wait > 0 {
@@ -45,10 +45,8 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-due:
-		case <-f.updated:
 		}
 	}
-	return nil
 }
 
 // untilCheck is how long it is from now to the next regular check. Checks are at multiples of CheckEvery of the wall
@@ -59,24 +57,6 @@ func (c *Config) untilCheck(now time.Time) time.Duration {
 		return 0
 	}
 	return now.Truncate(c.CheckEvery.D()).Add(c.CheckEvery.D()).Sub(now)
-}
-
-// onceUnlessUpdated is Once, cut short by other settings.
-func (f *Fetcher) onceUnlessUpdated(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-ctx.Done():
-		case <-f.updated:
-			cancel()
-		}
-	}()
-	err := f.Once(ctx)
-	cancel()
-	<-ended
-	return err
 }
 
 // Update has [Fetcher.Run] go on by other settings. With an error nothing changes. The volume stays: it is what is
@@ -91,27 +71,22 @@ func (f *Fetcher) Update(c Config) error {
 		return fmt.Errorf("failed to change artifacts: the volume is %s until a restart, not %s", f.config.Volume, c.Volume)
 	}
 	f.next = &c
-	select {
-	case f.updated <- struct{}{}:
-	default: // it has been told and has not looked yet
-	}
+	f.stop()
 	return nil
 }
 
-func (f *Fetcher) pending() bool {
+// adopt puts the next settings in force, if there are any. Its context ends when others come.
+func (f *Fetcher) adopt(ctx context.Context) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.next != nil
-}
-
-// adopt puts the next settings in force, between two checks.
-func (f *Fetcher) adopt() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	ctx, f.stop = context.WithCancel(ctx)
 	if f.next == nil {
-		return false
+		return ctx
 	}
 	f.config, f.next = f.next.withDefaults(), nil
+	if f.client = f.options.Client; f.client == nil {
+		f.client = newClient(f.config.Proxy)
+	}
 	for name := range f.sets {
 		if !slices.ContainsFunc(f.config.Sets, func(s Set) bool { return s.Name == name }) {
 			delete(f.sets, name)
@@ -124,7 +99,7 @@ func (f *Fetcher) adopt() bool {
 			f.metrics.is(set.Name, StatePending)
 		}
 	}
-	return true
+	return ctx
 }
 
 // Reloader gives the fetcher its settings file whenever it changes, and on request. It is a daemon.Task.

@@ -71,7 +71,7 @@ func TestSettingsReload(t *testing.T) {
 	if got := testutil.CollectAndCount(f.metrics.state); got != int(states) {
 		t.Errorf("%d states are shown, want those of one set", got)
 	}
-	ok, bad := f.metrics.reloads.WithLabelValues("ok"), f.metrics.reloads.WithLabelValues("error")
+	ok, bad := f.metrics.reloads[0], f.metrics.reloads[1]
 	if testutil.ToFloat64(ok) != 1 || testutil.ToFloat64(bad) != 0 {
 		t.Errorf("%v reloads went well and %v did not", testutil.ToFloat64(ok), testutil.ToFloat64(bad))
 	}

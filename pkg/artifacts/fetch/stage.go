@@ -2,12 +2,15 @@ package fetch
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
 )
@@ -68,18 +71,19 @@ func (c *check) stageFresh(
 	return nil
 }
 
+// hashFile says what a file holds.
 func hashFile(ctx context.Context, root *os.Root, name string) (artifacts.File, error) {
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return artifacts.File{}, fmt.Errorf("failed to open %s: %w", name, err)
 	}
 	defer f.Close()
-	sum := newHash("sha256:")
+	sum := sha256.New()
 	n, err := copyTo(ctx, sum, f)
 	if err != nil {
 		return artifacts.File{}, fmt.Errorf("failed to read %s: %w", name, err)
 	}
-	return artifacts.File{Size: n, SHA256: strings.TrimPrefix(string(sumOf(sum, "sha256:")), "sha256:")}, nil
+	return artifacts.File{Size: n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
 // stageOld takes files over from what is served.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -51,32 +50,4 @@ func (w watched) Read(b []byte) (int, error) {
 		w.watch.fed()
 	}
 	return n, err
-}
-
-// client is a client whose answers feed the watch, for what makes requests of its own.
-func (w *stallWatch) client(c *http.Client) *http.Client {
-	fed := *c
-	if fed.Transport == nil {
-		fed.Transport = http.DefaultTransport
-	}
-	fed.Transport = feeding{fed.Transport, w}
-	return &fed
-}
-
-type feeding struct {
-	http.RoundTripper
-	watch *stallWatch
-}
-
-// RoundTrip implements http.RoundTripper.
-func (f feeding) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := f.RoundTripper.RoundTrip(r)
-	if err == nil {
-		f.watch.fed()
-		answer.Body = struct {
-			io.Reader
-			io.Closer
-		}{f.watch.reader(answer.Body), answer.Body}
-	}
-	return answer, err
 }

@@ -150,30 +150,3 @@ func TestSlowListIsNotStalled(t *testing.T) {
 		})
 	}
 }
-
-// What makes requests of its own is watched by its answers, however many there are.
-func TestClientIsWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, watch := Config{StallTimeout: setting.Duration(10 * time.Second)}.watch(t.Context())
-		defer watch.end()
-		client := watch.client(&http.Client{Transport: &mirror{pieces: 3, pause: 9 * time.Second}})
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://192.0.2.1/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadAll(answer.Body); err != nil {
-			t.Error(err)
-		}
-		if err := answer.Body.Close(); err != nil {
-			t.Error(err)
-		}
-		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), errStalled) {
-			t.Errorf("got %v", context.Cause(ctx))
-		}
-	})
-}

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -116,11 +115,13 @@ func (v *volume) verify(ctx context.Context, m *artifacts.Manifest) ([]string, e
 	}
 	defer root.Close()
 	var damaged []string
-	buffer := make([]byte, 256<<10)
 	for name, want := range m.Files {
-		err := verifyFile(ctx, root, name, want, buffer)
+		got, err := hashFile(ctx, root, name)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		if err == nil && got.SHA256 != want.SHA256 {
+			err = fmt.Errorf("%w: want sha256:%s, got sha256:%s", errDigest, want.SHA256, got.SHA256)
 		}
 		if err != nil {
 			damaged = append(damaged, name)
@@ -128,23 +129,6 @@ func (v *volume) verify(ctx context.Context, m *artifacts.Manifest) ([]string, e
 		}
 	}
 	return damaged, nil
-}
-
-func verifyFile(ctx context.Context, root *os.Root, name string, want artifacts.File, buffer []byte) error {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	// The wrapper hides WriteTo, which would not use the buffer.
-	if _, err := io.CopyBuffer(sum, &interruptible{ctx, f}, buffer); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != want.SHA256 {
-		return fmt.Errorf("%w: want sha256:%s, got sha256:%s", errDigest, want.SHA256, got)
-	}
-	return nil
 }
 
 // remove takes a damaged file away, so that nobody boots it.

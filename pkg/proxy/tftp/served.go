@@ -49,8 +49,8 @@ var parts = sync.Pool{New: func() any { return new([partSize]byte) }}
 // serve begins a transfer of a boot file or of a loader that is kept, and reports false where there is no such file:
 // the endpoint is asked then.
 func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, found bool) {
-	client, octet := d.Client.Addr(), bytes.EqualFold(r.mode, []byte("octet"))
-	if boot := h.files.Find(client, record.Text(r.file), w.Now()); boot != nil {
+	octet := bytes.EqualFold(r.mode, []byte("octet"))
+	if boot := h.files.Find(record.Text(r.file)); boot != nil {
 		if !octet {
 			boot.Close()
 			w.Answer(d, modeError)
