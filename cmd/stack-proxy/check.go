@@ -17,7 +17,6 @@ func check(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name+" check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("f", "", "the routes file; default what "+prefix+"_ROUTES_FILE and "+prefix+"_PRESET say")
-	flags.BoolVar(&c.readFiles, "files", false, "also read what routes name: certificates, keys, key sets, directories")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -52,9 +51,6 @@ func check(args []string, stdout, stderr io.Writer) int {
 	}
 	if err := feed.CheckKey(c.BootsKeyFile); c.BootsKeyFile != "" && err != nil {
 		fmt.Fprintf(stderr, "Warning: stack-boots is told nothing: %v.\n", err)
-	}
-	if !c.readFiles {
-		fmt.Fprintln(stderr, "Certificates, keys and directories were not looked at: check -files does.")
 	}
 	return 0
 }

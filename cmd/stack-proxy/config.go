@@ -34,7 +34,6 @@ type config struct {
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	feed.Destination
-	readFiles bool // of the command check
 }
 
 // Removed implements the list that daemon.ParseEnv asks for.
@@ -103,7 +102,6 @@ func (c *config) defaults() route.Defaults {
 		Admin:          c.admin(),
 		Trusted:        c.TrustedProxies,
 		Drain:          setting.Duration(c.DrainTimeout),
-		ReadFiles:      c.readFiles,
 	}
 }
 

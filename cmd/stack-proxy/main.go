@@ -27,8 +27,7 @@ const (
 	prefix  = "STACK_PROXY"
 	summary = "the ingress of a Tinkerbell stack on one IP"
 	notes   = `Commands:
-  check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
-                    -files also reads the certificates, keys, key sets and directories that it names
+  check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table
   fetch [-f FILE]   bring the OS files up to date once, and exit
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.

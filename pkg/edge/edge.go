@@ -59,21 +59,6 @@ func validate[C any, P interface {
 	return part.Validate()
 }
 
-// CheckFiles reads the files that the settings name, once, and names every fault with the field it is in.
-func (c *Config) CheckFiles() error {
-	all := faults{}
-	if c.TLS != nil {
-		all.add("tls.", c.TLS.CheckFiles(c.Hosts))
-	}
-	if c.Backend != nil {
-		all.add("backendTLS.", c.Backend.CheckFiles())
-	}
-	if c.JWT != nil {
-		all.add("jwt.", c.JWT.CheckFiles())
-	}
-	return errors.Join(all...)
-}
-
 // faults collects errors.
 type faults []error
 
@@ -97,14 +82,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{certs.NewMetrics(r), jwt.NewMetrics(r), limit.NewMetrics(r), paths.NewMetrics(r)}
 }
 
-// Options are the parts of a [Gate] besides its settings; each may be nil.
+// Options are the parts of a [Gate] besides its settings; each may be nil, but Client where there are limits.
 type Options struct {
 	Route   string
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// Protocols are offered by ALPN, the best first.
 	Protocols []string
-	// Client returns the client's address of a request, for the limits. Nil takes the peer's.
+	// Client returns the client's address of a request, for the limits.
 	Client func(*http.Request) netip.Addr
 	// Before is the gate that this one replaces. The new gate takes over its certificates and keys if their settings are
 	// the same: a reload that changes a limit must not lose keys whose server is away.
@@ -113,7 +98,6 @@ type Options struct {
 
 // Gate is the gate of one route. It is a task: Run keeps certificates and keys fresh.
 type Gate struct {
-	route   string
 	client  func(*http.Request) netip.Addr
 	config  Config
 	certs   *certs.Store
@@ -141,7 +125,7 @@ func New(c Config, o Options) (*Gate, error) {
 	if m == nil {
 		m = &Metrics{}
 	}
-	g := &Gate{route: o.Route, config: c, client: o.Client}
+	g := &Gate{config: c, client: o.Client}
 	var err error
 	if c.TLS != nil {
 		g.certs, err = certs.New(*c.TLS, certs.Options{
@@ -251,6 +235,3 @@ func (g *Gate) Ready() error {
 	}
 	return errors.Join(faults...)
 }
-
-// String names the task.
-func (g *Gate) String() string { return "edge of route " + g.route }

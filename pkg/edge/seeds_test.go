@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -69,20 +70,25 @@ func newSite(t *testing.T) *site {
 	}
 	handler := artifacts.New(artifacts.Config{Directory: files})
 	t.Cleanup(func() { handler.Close() })
-	mux, err := host.New([]host.Entry{
-		{Hosts: host.Hosts{serverHost}, Handler: gates["tink"].Wrap(s.tinkServer(t))},
-		{Hosts: host.Hosts{filesHost}, Handler: gates["files"].Wrap(handler)},
-	})
+	mux, err := host.New([]host.Hosts{{serverHost}, {filesHost}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	routes := []http.Handler{gates["tink"].Wrap(s.tinkServer(t)), gates["files"].Wrap(handler)}
+	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if at := mux.Choose(r); at != host.None {
+			routes[at].ServeHTTP(w, r)
+			return
+		}
+		mux.Refuse(w, r)
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
 	server := &http.Server{
-		Handler: mux, TLSConfig: gates["files"].TLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		Handler: serve, TLSConfig: gates["files"].TLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	done := make(chan struct{})
 	go func() {
@@ -122,7 +128,10 @@ files:
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for name, c := range configs {
-		g, err := edge.New(c, edge.Options{Route: name, Metrics: metrics, Protocols: []string{"h2", "http/1.1"}})
+		g, err := edge.New(c, edge.Options{
+			Route: name, Metrics: metrics, Protocols: []string{"h2", "http/1.1"},
+			Client: func(r *http.Request) netip.Addr { return netip.MustParseAddrPort(r.RemoteAddr).Addr() },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

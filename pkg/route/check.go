@@ -39,9 +39,6 @@ func Parse(text []byte, defaults Defaults) (Table, error) {
 			return ok && (rest[0] == '.' || rest[0] == '[')
 		})
 	})
-	if defaults.ReadFiles && len(d.Mistakes()) == 0 {
-		d.checkFiles(t, written)
-	}
 	if mistakes := d.Mistakes(); len(mistakes) > 0 {
 		return t, mistakes
 	}

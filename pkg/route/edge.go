@@ -1,9 +1,7 @@
 package route
 
 import (
-	"fmt"
 	"iter"
-	"os"
 	"slices"
 	"strings"
 
@@ -40,31 +38,6 @@ func faults(err error) iter.Seq2[string, string] {
 			if field, text, _ := strings.Cut(fault.Error(), ": "); !yield(field, text) {
 				return
 			}
-		}
-	}
-}
-
-// checkFiles reads what the routes name of the file system, once: certificates, keys, key sets, directories.
-func (d *checker) checkFiles(t Table, written int) {
-	for i, r := range t.Routes {
-		fault := func(field, text string) {
-			full := fmt.Sprintf("routes[%d].%s", i, field)
-			if i >= written { // the preset's
-				full, text = "preset", fmt.Sprintf("route %s: %s: %s", r.Name, field, text)
-			}
-			d.Mistake(d.Line(full), full, "%s", text)
-		}
-		c := r.Edge()
-		for field, text := range faults(c.CheckFiles()) {
-			fault(field, text)
-		}
-		if r.Protocol != Files {
-			continue
-		}
-		if info, err := os.Stat(r.Files.Directory); err != nil {
-			fault("files.directory", fmt.Sprintf("failed to find files: %v", err))
-		} else if !info.IsDir() {
-			fault("files.directory", r.Files.Directory+" is no directory")
 		}
 	}
 }

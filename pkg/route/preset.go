@@ -20,9 +20,6 @@ type Defaults struct {
 	FilesDirectory string
 	// Admin is the admin port's address, which no route can have; invalid is unknown.
 	Admin netip.AddrPort
-	// ReadFiles also looks at what routes name of the file system. It may come after a start, and is elsewhere where a
-	// file is checked before it is used.
-	ReadFiles bool
 	// Trusted prefixes of the http and grpc routes that have none.
 	Trusted []netip.Prefix
 	// Drain is the timeout of the routes that have none.
@@ -46,9 +43,6 @@ func Preset(name string, defaults Defaults) (Table, error) {
 	d := &checker{}
 	d.check(t, 0, defaults)
 	t.fill(defaults)
-	if defaults.ReadFiles {
-		d.checkFiles(t, 0)
-	}
 	if mistakes := d.Mistakes(); len(mistakes) > 0 {
 		return t, fmt.Errorf("failed to use preset %s:\n%w", name, mistakes)
 	}

@@ -86,7 +86,7 @@ func canShare(t Table, p, before place) (why string, ok bool) {
 	case (r.TLS == nil) != (other.TLS == nil):
 		return ", and either both have tls or none", false
 	}
-	if _, err := host.New([]host.Entry{{Hosts: r.Hosts}, {Hosts: other.Hosts}}); err != nil {
+	if _, err := host.New([]host.Hosts{r.Hosts, other.Hosts}); err != nil {
 		return ": " + err.Error(), false
 	}
 	return "", true

@@ -205,9 +205,6 @@ func (t *Trust) build(texts [][]byte) (*tls.Config, error) {
 // TakeOver takes over the certificates of a trust with the same settings, if this one could not load the files.
 func (t *Trust) TakeOver(old *Trust) { t.takeOver(old.files) }
 
-// Name is the name that the endpoint's certificate must be for.
-func (t *Trust) Name() string { return t.config.Name }
-
 // Client makes the TLS handshake on a connection to an endpoint.
 func (t *Trust) Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error) {
 	now := t.current.Load()

@@ -92,3 +92,12 @@ func poolOf(name string, text []byte) (*x509.CertPool, error) {
 	}
 	return pool, nil
 }
+
+// ReadPool reads a file of certificates to trust, in PEM.
+func ReadPool(name string) (*x509.CertPool, error) {
+	text, err := watch.Read(name)
+	if err != nil {
+		return nil, err
+	}
+	return poolOf(name, text)
+}

@@ -35,45 +35,36 @@ func (h Hosts) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Entry is a handler and its hosts. No hosts means all of them.
-type Entry struct {
-	Hosts   Hosts
-	Handler http.Handler
-}
+// None is the index of a host that is nobody's.
+const None = -1
 
-// Mux is a handler that chooses an entry by the request's host. It is never changed.
+// Mux tells which of several lists a host is in. It is never changed.
 type Mux struct {
-	entries map[string]*entry
-	any     *entry
+	lists map[string]int // by host
+	any   int            // the list that is for all others
 }
 
-type entry struct {
-	handler http.Handler
-	index   int
-}
-
-// New makes a mux. A host that two entries have is an error.
-func New(list []Entry) (*Mux, error) {
-	m := &Mux{entries: map[string]*entry{}}
+// New makes a mux of some lists; an empty one is for every host. A host that two lists have is an error.
+func New(all []Hosts) (*Mux, error) {
+	m := &Mux{lists: map[string]int{}, any: None}
 	var faults []error
-	for i, each := range list {
-		if err := each.Hosts.Validate(); err != nil {
+	for i, hosts := range all {
+		if err := hosts.Validate(); err != nil {
 			faults = append(faults, err)
 		}
-		e := &entry{each.Handler, i}
-		hosts := each.Hosts
 		if len(hosts) == 0 {
 			hosts = Hosts{"*"}
 		}
 		for _, h := range hosts {
 			h = canonical(h)
+			_, taken := m.lists[h]
 			switch {
-			case h == "*" && m.any != nil, m.entries[h] != nil:
+			case taken, h == "*" && m.any != None:
 				faults = append(faults, fmt.Errorf("host %q is in two routes of one port", h))
 			case h == "*":
-				m.any = e
+				m.any = i
 			default:
-				m.entries[h] = e
+				m.lists[h] = i
 			}
 		}
 	}
@@ -83,50 +74,35 @@ func New(list []Entry) (*Mux, error) {
 	return m, nil
 }
 
-// ServeHTTP implements http.Handler.
-func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := m.Choose(r); h != nil {
-		h.ServeHTTP(w, r)
-		return
+// Choose is the index of the list that a request's host is in; [None] if the request is to be refused. A request on a
+// TLS connection that was made for another list's name is misdirected (RFC 9110, 15.5.20): that route may ask for other
+// client certificates.
+func (m *Mux) Choose(r *http.Request) int {
+	at := m.Index(r.Host)
+	if r.TLS != nil && r.TLS.ServerName != "" && m.Index(r.TLS.ServerName) != at {
+		return None
 	}
-	m.Refuse(w, r)
+	return at
 }
 
-// Choose returns the handler for a request; nil if the request is to be refused. A request on a TLS connection that was
-// made for another route's name is misdirected (RFC 9110, 15.5.20): that route may ask for other client certificates.
-func (m *Mux) Choose(r *http.Request) http.Handler {
-	e := m.find(r.Host)
-	if e == nil || r.TLS != nil && r.TLS.ServerName != "" && m.find(r.TLS.ServerName) != e {
-		return nil
-	}
-	return e.handler
-}
-
-// Refuse answers a request for which there is no handler.
+// Refuse answers a request that no list is for.
 func (m *Mux) Refuse(w http.ResponseWriter, r *http.Request) {
-	if m.find(r.Host) == nil {
+	if m.Index(r.Host) == None {
 		reply.Refuse(w, r, http.StatusNotFound, reply.NotFound, "no such host")
 		return
 	}
 	reply.Refuse(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
 }
 
-// Index is the index of a host's entry; -1 is none.
+// Index is the index of the list that a host is in, or None.
 func (m *Mux) Index(host string) int {
-	if e := m.find(host); e != nil {
-		return e.index
-	}
-	return -1
-}
-
-func (m *Mux) find(host string) *entry {
 	host = canonical(host)
-	if e := m.entries[host]; e != nil {
-		return e
+	if at, ok := m.lists[host]; ok {
+		return at
 	}
 	if _, parent, ok := strings.Cut(host, "."); ok {
-		if e := m.entries["*."+parent]; e != nil {
-			return e
+		if at, ok := m.lists["*."+parent]; ok {
+			return at
 		}
 	}
 	return m.any

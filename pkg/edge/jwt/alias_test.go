@@ -10,7 +10,7 @@ import (
 
 // A claim's header does not come from outside under a name that a backend takes for it.
 func TestClaimsHaveNoAlias(t *testing.T) {
-	v := &Verifier{strip: []string{"X-Auth-Subject", "X_tenant"}}
+	v := &Verifier{forward: map[string]string{"X-Auth-Subject": "sub", "X_tenant": "tenant"}}
 	h := http.Header{}
 	for _, name := range []string{
 		"X-Auth-Subject", "X_Auth_Subject", "x-auth_subject", "X.Auth.Subject", "X~AUTH!SUBJECT", "X_Tenant", "X-Tenant",

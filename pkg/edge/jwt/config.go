@@ -16,9 +16,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/tinkerbell/stack/internal/watch"
-	"github.com/tinkerbell/stack/pkg/edge/certs"
 )
 
 // Config says which tokens are good.
@@ -111,26 +108,6 @@ func (c *Config) forwardFaults() []error {
 		}
 	}
 	return faults
-}
-
-// CheckFiles reads the files that the settings name, once.
-func (c *Config) CheckFiles() error {
-	var faults []error
-	if c.CA != "" {
-		if _, err := certs.ReadPool(c.CA); err != nil {
-			faults = append(faults, fmt.Errorf("ca: %w", err))
-		}
-	}
-	if path.IsAbs(c.JWKS) {
-		text, err := watch.Read(c.JWKS)
-		if err == nil {
-			_, err = parseKeys(text)
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("jwks: %w", err))
-		}
-	}
-	return errors.Join(faults...)
 }
 
 func checkURL(text string) error {

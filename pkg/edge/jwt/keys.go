@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
 )
 
 // key is a public key and the algorithms that it may verify.
@@ -21,11 +22,7 @@ type key struct {
 }
 
 // keySet is an issuer's keys. It is never changed.
-type keySet struct {
-	keys []key
-	// skipped are the reasons for which keys cannot be used: another kind, another use.
-	skipped []error
-}
+type keySet struct{ keys []key }
 
 // maxKeys bounds a set, and maxTried the keys that are tried for a token without a kid.
 const (
@@ -46,17 +43,17 @@ func parseKeys(text []byte) (*keySet, error) {
 	if len(list.Keys) > maxKeys {
 		return nil, fmt.Errorf("failed to parse JWKS: more than %d keys", maxKeys)
 	}
-	set := &keySet{}
+	set, skipped := &keySet{}, []error{}
 	for i, raw := range list.Keys {
 		k, err := parseKey(raw)
 		if err != nil {
-			set.skipped = append(set.skipped, fmt.Errorf("key %d (%q): %w", i, k.id, err))
+			skipped = append(skipped, fmt.Errorf("key %d (%q): %w", i, k.id, err))
 			continue
 		}
 		set.keys = append(set.keys, k)
 	}
 	if len(set.keys) == 0 {
-		return nil, errors.Join(append([]error{fmt.Errorf("failed to parse JWKS: %w", errNoKeys)}, set.skipped...)...)
+		return nil, errors.Join(append([]error{fmt.Errorf("failed to parse JWKS: %w", errNoKeys)}, skipped...)...)
 	}
 	return set, nil
 }
@@ -105,16 +102,14 @@ func parseKey(text []byte) (key, error) {
 	return k, nil
 }
 
-// find returns the keys that a token may have been signed with, and their number. If no key has the token's kid, it
-// returns none.
-func (s *keySet) find(id, algorithm string) (found [maxTried]crypto.PublicKey, n int) {
+// find returns the keys that a token may have been signed with. If no key has the token's kid, it returns none.
+func (s *keySet) find(id, algorithm string) (found []jwt.VerificationKey) {
 	for _, k := range s.keys {
-		if (id == "" || k.id == id) && slices.Contains(k.algorithms, algorithm) && n < maxTried {
-			found[n] = k.public
-			n++
+		if (id == "" || k.id == id) && slices.Contains(k.algorithms, algorithm) && len(found) < maxTried {
+			found = append(found, k.public)
 		}
 	}
-	return found, n
+	return found
 }
 
 // knows reports whether there is a key with this id, of any algorithm.

@@ -26,23 +26,17 @@ import (
 
 // source keeps an issuer's keys. It keeps the last good ones while their server is down.
 type source struct {
-	config    Config
-	client    *http.Client
-	transport *http.Transport // the client's; nil if the client is Options.Client
-	log       *slog.Logger
-	metrics   *routeMetrics
+	config  Config
+	client  *http.Client
+	log     *slog.Logger
+	metrics *routeMetrics
 
 	set  atomic.Pointer[keySet]
-	kick chan struct{}
+	asks chan chan bool // of requests with unknown keys; each is told whether the keys were fetched since
 
-	mu       sync.Mutex
-	budget   *rate.Limiter // of refreshes that tokens with unknown keys cause
-	started  uint64        // refreshes
-	finished uint64
-	next     chan struct{} // closed when a refresh has ended
-	fault    error
-
-	file watch.Files // the JWKS, where it is a file; only run reads it
+	mu     sync.Mutex
+	budget *rate.Limiter // of refreshes that those cause
+	fault  error
 }
 
 const (
@@ -59,32 +53,30 @@ const (
 // each 10 s, however many tokens with unknown keys come.
 func newBudget() *rate.Limiter { return rate.NewLimiter(rate.Every(10*time.Second), budgetMost) }
 
-func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics) *source {
-	var transport *http.Transport
-	if client == nil {
-		transport = http.DefaultTransport.(*http.Transport).Clone()
-		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: redirect.Secure}
-	}
+func newSource(c Config, log *slog.Logger, m *routeMetrics) *source {
 	return &source{
-		config: c, client: client, transport: transport, log: log, metrics: m,
-		kick: make(chan struct{}, 1), next: make(chan struct{}),
-		budget: newBudget(),
+		config: c, log: log, metrics: m,
+		client: &http.Client{Transport: newTransport(), Timeout: fetchTimeout, CheckRedirect: redirect.Secure},
+		asks:   make(chan chan bool), budget: newBudget(),
 	}
 }
 
-// run fetches the keys: at once, each refreshEvery, after failures, and when it is kicked, until ctx is done.
+func newTransport() *http.Transport { return http.DefaultTransport.(*http.Transport).Clone() }
+
+// run fetches the keys: at once, each refreshEvery, after failures, and when it is asked to, until ctx is done.
 func (s *source) run(ctx context.Context) {
 	defer s.client.CloseIdleConnections()
 	pause := backoff.Backoff{First: retryFirst, Most: retryMost}
+	var asked []chan bool
 	for {
-		s.mu.Lock()
-		s.started++
-		s.mu.Unlock()
 		changed, err := s.refresh(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		s.conclude(changed, err)
+		for _, ask := range asked {
+			ask <- true
+		}
 		wait := refreshEvery
 		if err != nil {
 			wait = min(pause.Next(), wait)
@@ -94,19 +86,44 @@ func (s *source) run(ctx context.Context) {
 				wait = min(filePoll, wait)
 			}
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if asked = s.pause(ctx, wait); ctx.Err() != nil {
 			return
-		case <-s.kick:
-			timer.Stop()
-		case <-timer.C:
 		}
 	}
 }
 
-// conclude notes the result of a refresh, and wakes the requests that wait for it.
+// pause waits, at most until requests ask for other keys, and returns all that ask by then. It refuses them where they
+// have caused too many refreshes of late.
+func (s *source) pause(ctx context.Context, wait time.Duration) (asked []chan bool) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			return nil
+		case ask := <-s.asks:
+			s.mu.Lock()
+			allowed := s.budget.Allow()
+			s.mu.Unlock()
+			if !allowed {
+				ask <- false
+				continue
+			}
+			for {
+				asked = append(asked, ask)
+				select {
+				case ask = <-s.asks:
+				default:
+					return asked
+				}
+			}
+		}
+	}
+}
+
+// conclude notes the result of a refresh.
 func (s *source) conclude(changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,10 +135,7 @@ func (s *source) conclude(changed bool, err error) {
 		s.log.Info("keys refreshed", "issuer", s.config.Issuer, "keys", s.count())
 	}
 	s.fault = err
-	s.finished = s.started
 	s.metrics.refreshed(err, s.count())
-	close(s.next)
-	s.next = make(chan struct{})
 }
 
 func (s *source) count() int {
@@ -132,39 +146,29 @@ func (s *source) count() int {
 }
 
 // await has the keys fetched again because of an unknown key, and waits for the end of the refresh. It returns false if
-// unknown keys have caused too many refreshes of late.
+// unknown keys have caused too many refreshes of late. A refresh that is under way may have asked before the key was
+// there: the next one counts.
 func (s *source) await(ctx context.Context) bool {
-	s.mu.Lock()
-	if len(s.kick) == 0 { // else a refresh has been asked for already: it costs nothing more
-		if !s.budget.Allow() {
-			s.mu.Unlock()
-			return false
-		}
-		s.kick <- struct{}{}
+	ctx, cancel := context.WithTimeout(ctx, waitMost)
+	defer cancel()
+	done := make(chan bool, 1)
+	select {
+	case s.asks <- done:
+	case <-ctx.Done():
+		return false
 	}
-	want := s.started + 1 // one that is under way may have asked before the key was there
-	timer := time.NewTimer(waitMost)
-	defer timer.Stop()
-	for s.finished < want {
-		next := s.next
-		s.mu.Unlock()
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return false
-		}
-		s.mu.Lock()
+	select {
+	case fetched := <-done:
+		return fetched
+	case <-ctx.Done():
+		return false
 	}
-	s.mu.Unlock()
-	return true
 }
 
 // refresh reads the keys, and reports whether they have changed.
 func (s *source) refresh(ctx context.Context) (changed bool, err error) {
 	text, err := s.read(ctx)
-	if err != nil || text == nil {
+	if err != nil {
 		return false, err
 	}
 	set, err := parseKeys(text)
@@ -173,9 +177,6 @@ func (s *source) refresh(ctx context.Context) (changed bool, err error) {
 	}
 	if old := s.set.Load(); old != nil && old.same(set) {
 		return false, nil
-	}
-	for _, why := range set.skipped {
-		s.log.Debug("key left out", "issuer", s.config.Issuer, "reason", why)
 	}
 	s.set.Store(set)
 	return true, nil
@@ -196,11 +197,11 @@ func (s *keySet) same(other *keySet) bool {
 	return true
 }
 
-// read returns the JWKS, or nil if it is a file that has not changed.
+// read returns the JWKS.
 func (s *source) read(ctx context.Context) ([]byte, error) {
 	from := s.config.JWKS
 	if path.IsAbs(from) {
-		return s.readFile(from)
+		return watch.Read(from)
 	}
 	if err := s.trust(); err != nil {
 		return nil, err
@@ -214,33 +215,20 @@ func (s *source) read(ctx context.Context) ([]byte, error) {
 	return s.get(ctx, from)
 }
 
-// readFile returns the file's text, or nil if that has not changed and its keys are in force.
-func (s *source) readFile(name string) ([]byte, error) {
-	s.file.Paths = []string{name}
-	texts, changed, err := s.file.Read()
-	if err != nil {
-		return nil, err
-	}
-	if !changed && s.fault == nil { // the fault is written by this goroutine alone
-		return nil, nil
-	}
-	return texts[0], nil
-}
-
 // trust reads the CA's file for the next connections. There is one refresh at a time, and no connection is kept from
 // one refresh to the next.
 func (s *source) trust() error {
-	if s.config.CA == "" || s.transport == nil {
+	if s.config.CA == "" {
 		return nil
 	}
 	pool, err := certs.ReadPool(s.config.CA)
 	if err != nil {
 		return err
 	}
-	s.transport.CloseIdleConnections()
-	s.transport = s.transport.Clone()
-	s.transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	s.client.Transport = s.transport
+	s.client.CloseIdleConnections()
+	transport := newTransport()
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	s.client.Transport = transport
 	return nil
 }
 

@@ -22,8 +22,6 @@ type Options struct {
 	Route   string
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Client replaces the HTTP client that fetches keys.
-	Client *http.Client
 }
 
 // Verifier checks the tokens of one route. It is a task: Run keeps the keys fresh.
@@ -32,15 +30,8 @@ type Verifier struct {
 	source  *source
 	parser  *jwt.Parser
 	metrics *routeMetrics
-	wanted  []string // claims that must be there, sorted
-	tell    []string // headers that tell claims, sorted
-	strip   []string // the same, canonical: they must not come from outside
-}
-
-// forwarded is a header for the backend.
-type forwarded struct {
-	name  string
-	value []string
+	wanted  []string          // claims that must be there, sorted
+	forward map[string]string // claims by the headers that tell them, which must not come from outside
 }
 
 // maxToken is the longest token, in bytes; a header of net/http may be longer.
@@ -53,8 +44,8 @@ func New(c Config, o Options) (*Verifier, error) {
 	}
 	c = c.withDefaults()
 	log := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	v := &Verifier{config: c, metrics: o.Metrics.route(o.Route)}
-	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
+	v := &Verifier{config: c, metrics: o.Metrics.route(o.Route), forward: map[string]string{}}
+	v.source = newSource(c, log.With("route", o.Route), v.metrics)
 	options := []jwt.ParserOption{
 		jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithExpirationRequired(),
 		jwt.WithLeeway(leeway), jwt.WithJSONNumber(), jwt.WithStrictDecoding(),
@@ -63,9 +54,9 @@ func New(c Config, o Options) (*Verifier, error) {
 		options = append(options, jwt.WithAudience(c.Audience...))
 	}
 	v.parser = jwt.NewParser(options...)
-	v.wanted, v.tell = slices.Sorted(maps.Keys(c.Claims)), slices.Sorted(maps.Keys(c.Forward))
-	for _, header := range v.tell {
-		v.strip = append(v.strip, http.CanonicalHeaderKey(header))
+	v.wanted = slices.Sorted(maps.Keys(c.Claims))
+	for header, claim := range c.Forward {
+		v.forward[http.CanonicalHeaderKey(header)] = claim
 	}
 	return v, nil
 }
@@ -102,7 +93,7 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v.clean(r.Header)
 		token, why := bearer(r.Header)
-		var forward []forwarded
+		var forward http.Header
 		if why == passed {
 			forward, why = v.check(r.Context(), token)
 		}
@@ -111,9 +102,7 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 			v.refuse(w, r, why)
 			return
 		}
-		for _, f := range forward {
-			r.Header[f.name] = f.value
-		}
+		maps.Copy(r.Header, forward)
 		next.ServeHTTP(w, r)
 	})
 }
@@ -121,17 +110,9 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 // clean removes the headers that only we may set. Many backends take an underscore, or any other punctuation, for a
 // hyphen.
 func (v *Verifier) clean(h http.Header) {
-	for _, name := range v.strip {
-		delete(h, name)
-	}
-	if len(v.strip) == 0 {
-		return
-	}
-	for name := range h {
-		own := hyphened(name)
-		if slices.ContainsFunc(v.strip, func(only string) bool { return hyphened(only) == own }) {
-			delete(h, name)
-		}
+	for only := range v.forward {
+		only = hyphened(only)
+		maps.DeleteFunc(h, func(name string, _ []string) bool { return hyphened(name) == only })
 	}
 }
 
@@ -166,7 +147,7 @@ func bearer(h http.Header) (string, outcome) {
 }
 
 // check verifies a token, and returns the headers for the backend.
-func (v *Verifier) check(ctx context.Context, token string) ([]forwarded, outcome) {
+func (v *Verifier) check(ctx context.Context, token string) (http.Header, outcome) {
 	keys := v.source.set.Load()
 	if keys == nil {
 		return nil, unavailable
@@ -185,7 +166,7 @@ var (
 )
 
 // verify checks everything about a token.
-func (v *Verifier) verify(token string, keys *keySet) (forward []forwarded, why outcome) {
+func (v *Verifier) verify(token string, keys *keySet) (http.Header, outcome) {
 	claims := jwt.MapClaims{}
 	_, err := v.parser.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) { return v.keysFor(t, keys) })
 	if err != nil {
@@ -199,9 +180,10 @@ func (v *Verifier) verify(token string, keys *keySet) (forward []forwarded, why 
 			return nil, forbidden
 		}
 	}
-	for i, header := range v.tell {
-		if value := headerValue(find(claims, v.config.Forward[header])); value != "" {
-			forward = append(forward, forwarded{v.strip[i], []string{value}})
+	forward := http.Header{}
+	for header, claim := range v.forward {
+		if value := headerValue(find(claims, claim)); value != "" {
+			forward[header] = []string{value}
 		}
 	}
 	return forward, passed
@@ -237,16 +219,9 @@ func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
 	if !keys.knows(kid) {
 		return nil, errUnknownKey
 	}
-	found, n := keys.find(kid, t.Method.Alg())
-	switch n {
-	case 0:
+	set := jwt.VerificationKeySet{Keys: keys.find(kid, t.Method.Alg())}
+	if len(set.Keys) == 0 {
 		return nil, errHeader // there is such a key, and it is not for this algorithm
-	case 1:
-		return found[0], nil
-	}
-	set := jwt.VerificationKeySet{} // the token names none of several
-	for _, public := range found[:n] {
-		set.Keys = append(set.Keys, public)
 	}
 	return set, nil
 }

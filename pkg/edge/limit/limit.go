@@ -65,11 +65,10 @@ func (c *Config) Validate() error {
 			fault("%s.burst: there is no perSecond", each.name)
 		}
 	}
-	if c.Concurrent < 0 {
-		fault("concurrent: %d is below 0", c.Concurrent)
-	}
-	if c.ConcurrentPerClient < 0 {
-		fault("concurrentPerClient: %d is below 0", c.ConcurrentPerClient)
+	for i, most := range []int{c.Concurrent, c.ConcurrentPerClient} {
+		if most < 0 {
+			fault("%s: %d is below 0", []string{"concurrent", "concurrentPerClient"}[i], most)
+		}
 	}
 	return errors.Join(faults...)
 }
@@ -103,12 +102,9 @@ func New(c Config, route string, m *Metrics) *Limiter {
 	return l
 }
 
-// Wrap limits the requests that reach next. client returns a request's client address; nil takes the peer's. The
-// ResponseWriter is passed on as it is.
+// Wrap limits the requests that reach next. client returns a request's client address. The ResponseWriter is passed on
+// as it is.
 func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr) http.Handler {
-	if client == nil {
-		client = func(r *http.Request) netip.Addr { return peer(r.RemoteAddr) }
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who := Key(client(r))
 		if drop, wait := l.take(who); drop != 0 {
@@ -156,14 +152,6 @@ func Key(a netip.Addr) netip.Addr {
 		}
 	}
 	return a
-}
-
-// peer reads "address:port". Any other text is the zero address: such clients are counted as one.
-func peer(text string) netip.Addr {
-	if ap, err := netip.ParseAddrPort(text); err == nil {
-		return ap.Addr()
-	}
-	return netip.Addr{}
 }
 
 // counter counts the requests under way. It has only clients with such requests.

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 
+// peer is the client of a request.
+func peer(r *http.Request) netip.Addr { return netip.MustParseAddrPort(r.RemoteAddr).Addr() }
+
 // ask sends one request of a client through a handler.
 func ask(h http.Handler, client string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -95,7 +98,7 @@ func TestRates(t *testing.T) {
 				if err := test.config.Validate(); err != nil {
 					t.Fatal(err)
 				}
-				h := New(test.config, "r", nil).Wrap(ok, nil)
+				h := New(test.config, "r", nil).Wrap(ok, peer)
 				for i, step := range test.steps {
 					time.Sleep(step.after)
 					if got := pass(h, step.client, step.asks); got != step.passes {
@@ -110,7 +113,7 @@ func TestRates(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
-		h := New(Config{PerClient: Rate{PerSecond: 0.25}}, "files", NewMetrics(registry)).Wrap(ok, nil)
+		h := New(Config{PerClient: Rate{PerSecond: 0.25}}, "files", NewMetrics(registry)).Wrap(ok, peer)
 		ask(h, "192.0.2.1:1")
 		time.Sleep(1500 * time.Millisecond)
 		w := ask(h, "192.0.2.1:1")
@@ -146,7 +149,7 @@ func TestConcurrent(t *testing.T) {
 		release := make(chan struct{})
 		slow := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release })
 		l := New(Config{Concurrent: 100, ConcurrentPerClient: 70}, "r", nil)
-		h := l.Wrap(slow, nil)
+		h := l.Wrap(slow, peer)
 		var passed, refused atomic.Int64
 		var asking sync.WaitGroup
 		for i, client := range []string{"192.0.2.1:1", "192.0.2.2:1"} {
@@ -178,7 +181,7 @@ func TestConcurrent(t *testing.T) {
 func TestConcurrentIsGivenBackByAPanic(t *testing.T) {
 	h := New(Config{Concurrent: 1}, "r", nil).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		panic(http.ErrAbortHandler)
-	}), nil)
+	}), peer)
 	for range 3 {
 		func() {
 			defer func() { _ = recover() }()
@@ -223,7 +226,7 @@ func TestManyAtOnce(t *testing.T) {
 		Total: Rate{PerSecond: 1e-3, Burst: 1000}, PerClient: Rate{PerSecond: 1e-3, Burst: 100},
 		Concurrent: 1000, ConcurrentPerClient: 1000,
 	}, "r", nil)
-	h := l.Wrap(ok, nil)
+	h := l.Wrap(ok, peer)
 	var passed atomic.Int64
 	var asking sync.WaitGroup
 	for i := range 20 {
@@ -254,7 +257,7 @@ func TestWriterIsPassedOn(t *testing.T) {
 		w.Header().Set("Trailer", "X-Sum")
 		http.ServeFile(w, r, name)
 		_ = http.NewResponseController(w).Flush()
-	}), nil)
+	}), peer)
 	server := httptest.NewServer(h)
 	defer server.Close()
 	answer, err := server.Client().Get(server.URL)

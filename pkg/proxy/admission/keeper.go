@@ -198,7 +198,8 @@ func (k *keeper) look(now time.Duration, r reading) {
 }
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
-// evicted (TestMachineBootsBesideSlowAttacks: without it unfinished headers end the process). Go counts memory that was never touched, too, such as buffers of net/http: that is not used, and added.
+// evicted (TestMachineBootsBesideSlowAttacks: without it unfinished headers end the process). Go counts memory that was
+// never touched, too, such as buffers of net/http: that is not used, and added.
 func (k *keeper) tune(used, limit, own int64) {
 	want := max(limit/100*goTarget-(used-own), limit/100*goLeast)
 	want = min(want, k.most)

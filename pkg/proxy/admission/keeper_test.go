@@ -2,7 +2,6 @@ package admission_test
 
 import (
 	"context"
-	"log/slog"
 	"runtime/debug"
 	"sync"
 	"testing"
@@ -362,30 +361,4 @@ func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
 			}
 		}
 	})
-}
-
-// lines counts what is logged, by message.
-type lines struct {
-	mu   sync.Mutex
-	said map[string]int
-}
-
-func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
-func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
-func (l *lines) WithGroup(string) slog.Handler            { return l }
-
-func (l *lines) Handle(_ context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.said == nil {
-		l.said = map[string]int{}
-	}
-	l.said[r.Message]++
-	return nil
-}
-
-func (l *lines) count(message string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.said[message]
 }

@@ -117,22 +117,22 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 		}
 		chosen.handler.ServeHTTP(w, r)
 	}
+	onlyFirst := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(first, w, r) })
 	if len(sites) == 1 && len(first.settings.Hosts) == 0 {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(first, w, r) }), nil
+		return onlyFirst, nil
 	}
-	entries := make([]host.Entry, len(sites))
+	hosts := make([]host.Hosts, len(sites))
 	for i, s := range sites {
-		served := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(s, w, r) })
-		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: served}
+		hosts[i] = s.settings.Hosts
 	}
-	mux, err := host.New(entries)
+	mux, err := host.New(hosts)
 	if err != nil { // the routes file is checked for it
 		f.log.Error("failed to share port", "error", err)
-		return entries[0].Handler, nil
+		return onlyFirst, nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if chosen := mux.Choose(r); chosen != nil {
-			chosen.ServeHTTP(w, r)
+		if at := mux.Choose(r); at != host.None {
+			serve(sites[at], w, r)
 			return
 		}
 		asFirst(w, r, mux.Refuse)
