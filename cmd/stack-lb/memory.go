@@ -4,7 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/tinkerbell/stack/pkg/lb/forward"
-	"github.com/tinkerbell/stack/pkg/proxy/bounds"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // The parts of memory and descriptors that the connections of mode proxy cannot have.
@@ -17,7 +17,7 @@ const (
 
 // bounded is what TCP connections in mode proxy may take of what the container and the process have.
 func bounded(logger *slog.Logger) forward.Bounds {
-	container := bounds.Tune(logger)
-	reserve := bounds.Reserve{Memory: programMemory, Descriptors: programDescriptors + sessionDescriptors}
+	container := admission.Tune(logger)
+	reserve := admission.Reserve{Memory: programMemory, Descriptors: programDescriptors + sessionDescriptors}
 	return forward.Bounds{Account: reserve.Account(container, logger), Container: container}
 }

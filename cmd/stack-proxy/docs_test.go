@@ -16,7 +16,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/proxy"
-	"github.com/tinkerbell/stack/pkg/proxy/bounds"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -46,7 +46,7 @@ func registered(t *testing.T) prometheus.Collector {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	fetch.NewMetrics(registry)
-	account := bounds.Reserve{}.Account(nil, slog.New(slog.DiscardHandler))
+	account := admission.Reserve{}.Account(nil, slog.New(slog.DiscardHandler))
 	if _, err := proxy.New(proxy.Options{Registry: registry, Account: account}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy"
-	"github.com/tinkerbell/stack/pkg/proxy/bounds"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 const (
@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := c.OpenLog(stderr)
 	defer log.Close()
 	logger := log.Logger
-	container := bounds.Tune(logger)
+	container := admission.Tune(logger)
 	registry := admin.NewRegistry(log)
 	routesFile, stop := follow(c.RoutesFile)
 	defer stop()

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/tinkerbell/stack/pkg/proxy/bounds"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -16,14 +16,14 @@ const (
 )
 
 // reserve is the memory and the descriptors that connections cannot have.
-func reserve(t route.Table) bounds.Reserve {
+func reserve(t route.Table) admission.Reserve {
 	sessions := 0
 	for _, r := range t.Routes {
 		if r.Protocol.Network() == "udp" && r.Protocol != route.Syslog {
 			sessions += datagram.DefaultMaxSessions
 		}
 	}
-	return bounds.Reserve{
+	return admission.Reserve{
 		Memory:      programMemory + int64(sessions)*sessionMemory,
 		Descriptors: programDescriptors + len(t.Routes)*routeDescriptors + sessions,
 	}

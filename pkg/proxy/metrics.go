@@ -20,7 +20,7 @@ type metrics struct {
 	edge  *edge.Metrics
 	datagramMetrics
 
-	reloads    *prometheus.CounterVec
+	reloads    metric.ByResult
 	reloadGood prometheus.Gauge
 	reloadTime prometheus.Gauge
 }
@@ -38,8 +38,8 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 		files:           artifacts.NewMetrics(r),
 		edge:            edge.NewMetrics(r),
 		datagramMetrics: newDatagramMetrics(r),
-		reloads: s.Counter("config_reloads_total",
-			"Reloads of the routes, by result: ok, or error (the old ones stayed in force).", "result"),
+		reloads: metric.Results(s.Counter("config_reloads_total",
+			"Reloads of the routes, by result: ok, or error (the old ones stayed in force).", "result")),
 		reloadGood: gauge("config_last_reload_successful", "Whether the last reload of the routes went well: 1 or 0."),
 		reloadTime: gauge("config_last_reload_success_timestamp_seconds", "When routes were last put in force."),
 	}
@@ -53,12 +53,11 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 }
 
 func (m *metrics) reloaded(err error) {
+	m.reloads.Count(err)
 	if err != nil {
-		m.reloads.WithLabelValues("error").Inc()
 		m.reloadGood.Set(0)
 		return
 	}
-	m.reloads.WithLabelValues("ok").Inc()
 	m.reloadGood.Set(1)
 	m.reloadTime.SetToCurrentTime()
 }

@@ -437,7 +437,7 @@ func TestReloader(t *testing.T) {
 
 	write("routes: [{name: r}]\n")
 	testwait.Until(t, "the failure is counted", func() bool {
-		return testutil.ToFloat64(r.metrics.reloads.WithLabelValues("error")) > 0
+		return testutil.ToFloat64(r.metrics.reloads[1]) > 0
 	})
 	if good := testutil.ToFloat64(r.metrics.reloadGood); good != 0 {
 		t.Errorf("config_last_reload_successful is %v after a bad file", good)
@@ -446,7 +446,7 @@ func TestReloader(t *testing.T) {
 
 	requests <- syscall.SIGHUP
 	testwait.Until(t, "a second failure", func() bool {
-		return testutil.ToFloat64(r.metrics.reloads.WithLabelValues("error")) > 1
+		return testutil.ToFloat64(r.metrics.reloads[1]) > 1
 	})
 	write(text(a))
 	testwait.Until(t, "the good file again", func() bool { got, _ := ask(l); return got == "a" })

@@ -156,14 +156,13 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 		p.observer.metrics.retried()
 		return nil
 	}
-	code, reason := failureOf(c.request.failure)
-	c.request.reason = reason
+	c.request.reason = failureOf(c.request.failure)
 	p.observer.metrics.failed(c.request.reason)
-	lines := ""
+	code, lines := failures[c.request.reason].code, ""
 	if code == http.StatusServiceUnavailable {
 		lines = "Retry-After: 2\r\n"
 	}
-	return refusal(code, lines, p.proxy.sayFailure(code, c.request.reason))
+	return refusal(code, lines, p.proxy.sayFailure(c.request.reason))
 }
 
 // refusal is an answer of our own, with the header lines that package reply would send.

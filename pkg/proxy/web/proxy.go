@@ -157,17 +157,18 @@ var errLoop = errors.New("the request has been here before: the backend leads ba
 
 // fail answers in the endpoint's place, and says which route and why. took is the time since the request began.
 func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took time.Duration) {
-	code, reason := failureOf(err)
+	reason := failureOf(err)
 	switch {
 	case errors.Is(err, errLoop):
-		code, reason = http.StatusLoopDetected, "loop"
+		reason = reasonLoop
 	case late(r):
-		code, reason = http.StatusRequestTimeout, boot.ReasonClientStalled
+		reason = boot.ReasonClientStalled
 	case errors.As(err, new(bodyError)):
-		code, reason = http.StatusBadRequest, boot.ReasonClientBody
+		reason = boot.ReasonClientBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		code, reason = http1.CodeGone, boot.ReasonClientGone
+		reason = boot.ReasonClientGone
 	}
+	code := failures[reason].code
 	p.metrics.failed(reason)
 	draftOf(w).failed(reason, err)
 	if reason == boot.ReasonClientGone { // nobody reads it; it is for the counters
@@ -181,7 +182,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
-	text, status := p.sayFailure(code, reason), reply.Unavailable
+	text, status := p.sayFailure(reason), reply.Unavailable
 	switch {
 	case reason == boot.ReasonClientBody:
 		status = reply.InvalidArgument
@@ -191,64 +192,60 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 	reply.Write(w, r, code, status, text)
 }
 
-// failureOf is the code and the reason of a request that no endpoint has answered.
-func failureOf(err error) (code int, reason string) {
+// reasonLoop is that of a request that has been here before.
+const reasonLoop = "loop"
+
+// failures are the answers to requests that no endpoint has answered, by the reason: a code, and words that a client,
+// or the person behind it, can do something with. Addresses inside the cluster are for the log only.
+var failures = map[string]struct {
+	code int
+	text string
+}{
+	reasonLoop:               {http.StatusLoopDetected, errLoop.Error()},
+	boot.ReasonClientGone:    {http1.CodeGone, ""}, // nobody reads it
+	boot.ReasonClientStalled: {http.StatusRequestTimeout, "the request's body did not come in time"},
+	boot.ReasonClientBody:    {http.StatusBadRequest, "the request's body is malformed or incomplete"},
+	"certificate_ca":         {http.StatusBadGateway, "the backend's certificate is by another CA than the route's"},
+	"certificate_name":       {http.StatusBadGateway, "the backend's certificate is for another name than the route's"},
+	"certificate_time":       {http.StatusBadGateway, "the backend's certificate has expired, or is not valid yet"},
+	"no_tls":                 {http.StatusBadGateway, "the backend does not speak TLS on that port"},
+	"refused":                {http.StatusBadGateway, "the backend refused the connection"},
+	boot.ReasonTimeout:       {http.StatusGatewayTimeout, "the backend did not answer in time"},
+	"no_endpoint":            {http.StatusServiceUnavailable, "the backend's name resolves to nothing (yet)"},
+	"resources": {
+		http.StatusServiceUnavailable,
+		"stack-proxy has no descriptor, memory or local port left for a connection to the backend",
+	},
+	"error": {http.StatusBadGateway, "the backend broke the connection (Bad Gateway)"},
+}
+
+// failureOf is the reason of a request that no endpoint has answered.
+func failureOf(err error) string {
 	var timeout net.Error
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return http.StatusBadGateway, "certificate_ca"
+		return "certificate_ca"
 	case errors.As(err, new(x509.HostnameError)):
-		return http.StatusBadGateway, "certificate_name"
+		return "certificate_name"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return http.StatusBadGateway, "certificate_time"
+		return "certificate_time"
 	case errors.As(err, new(tls.RecordHeaderError)):
-		return http.StatusBadGateway, "no_tls"
+		return "no_tls"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return http.StatusBadGateway, "refused"
+		return "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
-		return http.StatusGatewayTimeout, boot.ReasonTimeout
+		return boot.ReasonTimeout
 	case errors.Is(err, endpoint.ErrNone):
-		return http.StatusServiceUnavailable, "no_endpoint"
+		return "no_endpoint"
 	case sock.Exhausted(err):
-		return http.StatusServiceUnavailable, "resources"
+		return "resources"
 	default:
-		return http.StatusBadGateway, "error"
+		return "error"
 	}
 }
 
 // sayFailure is the text for the client.
-func (p *proxy) sayFailure(code int, reason string) string {
-	return fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
-}
-
-// explain says in words what a client, or the person behind it, can do something with. Addresses inside the cluster
-// are for the log only.
-func explain(code int, reason string) string {
-	switch reason {
-	case "loop":
-		return errLoop.Error()
-	case boot.ReasonClientStalled:
-		return "the request's body did not come in time"
-	case boot.ReasonClientBody:
-		return "the request's body is malformed or incomplete"
-	case "certificate_ca":
-		return "the backend's certificate is by another CA than the route's"
-	case "certificate_name":
-		return "the backend's certificate is for another name than the route's"
-	case "certificate_time":
-		return "the backend's certificate has expired, or is not valid yet"
-	case "no_tls":
-		return "the backend does not speak TLS on that port"
-	case "refused":
-		return "the backend refused the connection"
-	case boot.ReasonTimeout:
-		return "the backend did not answer in time"
-	case "resources":
-		return "stack-proxy has no descriptor, memory or local port left for a connection to the backend"
-	case "no_endpoint":
-		return "the backend's name resolves to nothing (yet)"
-	default:
-		return "the backend broke the connection (" + http.StatusText(code) + ")"
-	}
+func (p *proxy) sayFailure(reason string) string {
+	return fmt.Sprintf("stack-proxy: route %s: %s", p.route, failures[reason].text)
 }

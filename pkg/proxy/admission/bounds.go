@@ -1,5 +1,4 @@
-// Package bounds finds how much of the container's memory and of the process' descriptors connections may use.
-package bounds
+package admission
 
 import (
 	"cmp"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/cgroup"
-	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // Garbage collection. The live heap is a few megabytes, so with Go's default a busy proxy would collect hundreds of
@@ -25,7 +23,7 @@ const (
 
 // Tune sets both, unless GOGC or GOMEMLIMIT do, and returns the container's memory; nil if that has no limit or cannot
 // be read.
-func Tune(log *slog.Logger) admission.Gauge {
+func Tune(log *slog.Logger) Gauge {
 	if was := debug.SetGCPercent(gcPercent); was != 100 {
 		debug.SetGCPercent(was)
 	}
@@ -58,17 +56,17 @@ type Reserve struct {
 }
 
 // limits bound the connections' part of the container's memory (0: no limit) and of the process' descriptors.
-func (r Reserve) limits(memory int64, descriptors uint64) admission.Limits {
+func (r Reserve) limits(memory int64, descriptors uint64) Limits {
 	memory = cmp.Or(memory, freeMemory)
 	have := int(min(descriptors, mostDescriptors))
-	return admission.Limits{
+	return Limits{
 		Memory:      (memory - min(r.Memory, memory/2)) / 100 * connectionShare,
 		Descriptors: have - min(r.Descriptors, have/2),
 	}
 }
 
 // Account makes the account that connections are charged to. The container may be nil.
-func (r Reserve) Account(container admission.Gauge, log *slog.Logger) *admission.Account {
+func (r Reserve) Account(container Gauge, log *slog.Logger) *Account {
 	memory := int64(0)
 	if container != nil {
 		memory = container.Limit()
@@ -79,5 +77,5 @@ func (r Reserve) Account(container admission.Gauge, log *slog.Logger) *admission
 	}
 	l := r.limits(memory, files.Cur)
 	log.Info("bounds of connections", "memory_bytes", l.Memory, "container_bytes", memory, "descriptors", l.Descriptors)
-	return admission.New(l, log)
+	return New(l, log)
 }
