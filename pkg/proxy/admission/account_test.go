@@ -251,6 +251,36 @@ func TestPressure(t *testing.T) {
 	}
 }
 
+// While the container is full, a machine that holds a stream to one service gets in at the others, once each.
+func TestStreamOfOneRouteIsNoneOfAnother(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
+		streams, files := a.Route("tink"), a.Route("files")
+		for n := range 100 { // each has as little as the machine
+			open(t, files, address(100+n), 1, one)
+		}
+		machine := address(1)
+		open(t, streams, machine, 1, one)
+		g := &gauge{}
+		g.used.Store(g.Limit() / 100 * 66)
+		done := make(chan struct{})
+		go func() { a.Run(ctx, g); close(done) }()
+		defer func() { cancel(); <-done }()
+		time.Sleep(time.Second)
+		if _, why := open(t, streams, machine, 1, one); why != admission.Memory {
+			t.Errorf("a second stream: %s", why)
+		}
+		if _, why := open(t, files, machine, 1, one); why != admission.Admitted {
+			t.Errorf("a first file: %s", why)
+		}
+		if _, why := open(t, files, machine, 1, one); why != admission.Memory {
+			t.Errorf("a second file: %s", why)
+		}
+	})
+}
+
 // All at once, for the race detector: what is used is what is held in the end.
 func TestConcurrently(t *testing.T) {
 	a := admission.New(admission.Limits{Memory: 500, Descriptors: 500}, nil)
