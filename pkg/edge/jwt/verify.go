@@ -55,8 +55,8 @@ func New(c Config, o Options) (*Verifier, error) {
 	}
 	v.parser = jwt.NewParser(options...)
 	v.wanted = slices.Sorted(maps.Keys(c.Claims))
-	for header, claim := range c.Forward {
-		v.forward[http.CanonicalHeaderKey(header)] = claim
+	for _, header := range slices.Sorted(maps.Keys(c.Forward)) {
+		v.forward[http.CanonicalHeaderKey(header)] = c.Forward[header]
 	}
 	return v, nil
 }
