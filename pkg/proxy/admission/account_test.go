@@ -1,11 +1,14 @@
 package admission_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/netip"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -277,6 +280,26 @@ func TestStreamOfOneRouteIsNoneOfAnother(t *testing.T) {
 		}
 		if _, why := open(t, files, machine, 1, one); why != admission.Memory {
 			t.Errorf("a second file: %s", why)
+		}
+	})
+}
+
+// The line about a route names the largest client of that route, not one that has more at another.
+func TestLineNamesTheRoutesOwnClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, slog.New(slog.NewTextHandler(&text, nil)))
+		open(t, a.Route("files"), address(1), 450, one)
+		open(t, a.Route("tink"), address(2), 10, one)
+		open(t, a.Route("tink"), address(2), 1, admission.Cost{Memory: 1000}) // refused
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { a.Run(ctx, nil); close(done) }()
+		time.Sleep(time.Second)
+		cancel()
+		<-done
+		if want := "route=tink given_up=0 refused=1 largest_client=" + address(2).String(); !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in %s", want, text.String())
 		}
 	})
 }

@@ -254,8 +254,10 @@ func (a *Account) tell(now time.Duration) {
 			route: r.name, evicted: r.evicted - r.logged.evicted, refused: refused - r.logged.refused, room: a.room,
 			memory: a.memory,
 		}
-		if len(a.largest) > 0 {
-			l.client, l.used = a.largest[0].addr, a.largest[0].used
+		for _, c := range a.largest {
+			if c.route == r && c.used > l.used {
+				l.client, l.used = c.addr, c.used
+			}
 		}
 		lines, r.logged = append(lines, l), loggedCounts{true, now, r.evicted, refused}
 	}
