@@ -46,7 +46,7 @@ func TestCheckTellsEveryMistake(t *testing.T) {
 	}
 }
 
-// What is wrong with the file is told beside what is wrong with the artifacts file.
+// The faults of the routes file are told beside those of the artifacts file.
 func TestCheckReadsTheArtifactsFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -35,8 +35,8 @@ type entry struct {
 	modified time.Time // zero where the manifest has the file
 }
 
-// again is the index of what is below a path of the directory now: the same one where nothing has changed, or where it
-// is not yet time to list the files again. The index may be nil.
+// again is the index of the files below a path of the directory now: the same index where no file has changed, or where
+// it is not yet time to list them again. The index may be nil.
 func (x *index) again(directory, below string, now time.Time) (*index, error) {
 	info, err := os.Stat(directory)
 	if err != nil {

@@ -181,7 +181,7 @@ func writeFile(ctx context.Context, root *os.Root, name string, body io.Reader) 
 	defer f.Close()
 	made := artifacts.File{}
 	sum, out := sha256.New(), &sink{file: f}
-	made.Size, err = io.CopyBuffer(io.MultiWriter(out, sum), &interruptible{ctx, body}, make([]byte, 256<<10))
+	made.Size, err = copyTo(ctx, io.MultiWriter(out, sum), body)
 	made.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	switch {
 	case out.err != nil:

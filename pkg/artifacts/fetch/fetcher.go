@@ -248,7 +248,12 @@ func (f *Fetcher) end(p *progress) {
 	f.active = slices.DeleteFunc(f.active, func(other *progress) bool { return other == p })
 }
 
+// buffers are for copyTo: a check reads every file that is served.
+var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
 // copyTo copies until the end, or until ctx is done.
 func copyTo(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
-	return io.CopyBuffer(w, &interruptible{ctx, r}, make([]byte, 256<<10))
+	buffer := buffers.Get().(*[256 << 10]byte)
+	defer buffers.Put(buffer)
+	return io.CopyBuffer(w, &interruptible{ctx, r}, buffer[:])
 }
