@@ -44,7 +44,7 @@ func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 	n := len(v.usable)
 	var start int
-	if p.config.ByClient {
+	if v.table != nil {
 		start = int(v.table[clientSlot(client)])
 	} else {
 		start = int(p.next.Add(1) % uint64(n))

@@ -24,7 +24,7 @@ var ErrLoop = errors.New("endpoint is the proxy itself")
 type Config struct {
 	// Route names the pool in logs and metrics.
 	Route string
-	// Sources say where the endpoints are.
+	// Sources say where the endpoints are; without any, [Pool.Set] does.
 	Sources []Source
 	// ByClient has a client meet the same endpoint while that is offered, in every replica (Maglev); else they are
 	// chosen in turn.
@@ -148,8 +148,8 @@ func (p *Pool) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var reasons []error
-	for i, a := range p.answers {
-		switch source := p.config.Sources[i]; {
+	for i, source := range p.config.Sources {
+		switch a := p.answers[i]; {
 		case a.err != nil:
 			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, noneFor{a.err}))
 		case !a.once:
@@ -227,6 +227,16 @@ func (p *Pool) update(source int, members []Member, err error) {
 	if len(a.members) == 0 && len(members) > 0 {
 		a.err = ErrLoop
 	}
+	p.rebuild()
+}
+
+// Set says where the endpoints of a pool without sources are, and whether a client meets the same one while it is
+// offered.
+func (p *Pool) Set(members []Member, byClient bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.config.ByClient = byClient
+	p.answers = []answered{{members: p.sensible(p.config.Route, members)}}
 	p.rebuild()
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
@@ -88,6 +89,9 @@ func New(o Options) *Controller {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Leases == nil {
 		o.Leases = o.Client.CoordinationV1()
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
 	}
 	o.ProbeInterval = cmp.Or(o.ProbeInterval, probe.WatchInterval)
 	c := &Controller{

@@ -76,10 +76,7 @@ func (c *Controller) makeInformers() error {
 	}{
 		{c.services, withoutManagers, onChange(func(any, bool) { c.queue.Add(all) })},
 		{c.endpoints, onlyEndpoints, onChange(c.endpointsChanged)},
-		{c.nodes, onlyLabels, onChange(func(any, bool) {
-			c.forward.Move(c.place())
-			c.poke()
-		})},
+		{c.nodes, onlyLabels, onChange(func(any, bool) { c.queue.Add(all) })},
 		{c.leaseCache, withoutManagers, onChange(c.leaseChanged)},
 	} {
 		if err := each.informer.SetTransform(each.transform); err != nil {

@@ -19,7 +19,7 @@ type Metrics struct {
 	refused                      prometheus.Gauge
 }
 
-// NewMetrics creates and registers the metrics; r may be nil.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	address := []string{"address"}
 	m := &Metrics{
@@ -55,9 +55,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "stack_lb_services_refused", Help: "Services of ours that ask for what they cannot have.",
 		}),
 	}
-	if r != nil {
-		r.MustRegister(m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why, m.moves, m.requests, m.refused)
-	}
+	r.MustRegister(m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why, m.moves, m.requests, m.refused)
 	return m
 }
 

@@ -3,7 +3,6 @@
 package forward
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -12,10 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	core "k8s.io/api/core/v1"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
@@ -30,9 +28,8 @@ import (
 type Options struct {
 	// Bounds are those of TCP connections.
 	Bounds Bounds
-	// Changed is told of an address whose [Manager.Fault] may have changed. It may be nil.
-	Changed func(netip.Addr)
-	// Logger and Registerer may be nil.
+	// Changed is told of an address whose [Manager.Fault] may have changed.
+	Changed    func(netip.Addr)
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -63,11 +60,10 @@ type Manager struct {
 	group   sync.WaitGroup
 	begin   sync.Once
 
-	mu     sync.Mutex
-	closed bool
-	state  State
-	loops  *loop.Group // nil before the first TCP listener
-	ports  map[key]*port
+	mu    sync.Mutex
+	state State
+	loops *loop.Group // nil before the first TCP listener
+	ports map[key]*port
 }
 
 // key is what a listener has for itself.
@@ -94,13 +90,6 @@ func (m metrics) forget(route string) {
 
 // New makes a manager, which does nothing before Set. Close has to follow.
 func New(o Options) *Manager {
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
-	if o.Changed == nil {
-		o.Changed = func(netip.Addr) {}
-	}
 	m := &Manager{
 		o: o, log: o.Logger, ports: map[key]*port{},
 		metrics: metrics{
@@ -116,67 +105,52 @@ func New(o Options) *Manager {
 
 // Close ends all connections and listeners, and waits for that.
 func (m *Manager) Close() {
-	m.mu.Lock()
-	m.closed = true
-	for _, p := range m.ports {
-		m.remove(p)
-	}
-	m.mu.Unlock()
+	m.Set(State{})
 	m.end()
 	m.group.Wait()
 }
 
 // Set has listeners for a state: it opens those that are new, closes those that are not in it, and changes the others
-// while their connections go on.
+// while their connections go on. It must not be called after Close.
 func (m *Manager) Set(s State) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return
-	}
 	m.begin.Do(func() {
 		m.group.Go(m.tend)
 		m.group.Go(func() { m.o.Bounds.Account.Run(m.life, m.o.Bounds.Container) })
 	})
-	m.state = s
-	changed := map[netip.Addr]bool{}
-	want := map[key]service.Listener{}
-	for _, l := range s.Plan.Listeners() {
-		want[keyOf(l)] = l
-	}
-	for k, p := range m.ports {
-		if l, ok := want[k]; !ok || l.String() != p.route {
-			m.remove(p)
-			changed[k.at.Addr()] = true
+	m.change(func(changed func(*port)) {
+		m.state = s
+		want := map[key]service.Listener{}
+		for _, l := range s.Plan.Listeners() {
+			want[keyOf(l)] = l
 		}
-	}
-	for k, l := range want {
-		p := m.ports[k]
-		if p == nil {
+		for k, p := range m.ports {
+			if l, ok := want[k]; !ok || l.String() != p.route {
+				m.remove(p)
+				changed(p)
+			}
+		}
+		for k, l := range want {
+			p := m.ports[k]
+			if p != nil {
+				m.update(p, l)
+				continue
+			}
 			p = m.newPort(l)
 			m.ports[k] = p
 			m.open(p)
-			changed[k.at.Addr()] = true
-			continue
+			changed(p)
 		}
-		m.update(p, l)
-	}
-	m.mu.Unlock()
-	for ip := range changed {
-		m.o.Changed(ip)
-	}
+	})
 }
 
-// Move tells where the listeners are now.
-func (m *Manager) Move(to service.Place) {
+// change does something under mu, and then tells of the addresses whose ports it has changed.
+func (m *Manager) change(do func(changed func(*port))) {
+	addresses := map[netip.Addr]bool{}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state.Place == to {
-		return
-	}
-	m.state.Place = to
-	for _, p := range m.ports {
-		m.feed(p)
+	do(func(p *port) { addresses[p.key.at.Addr()] = true })
+	m.mu.Unlock()
+	for ip := range addresses {
+		m.o.Changed(ip)
 	}
 }
 
@@ -237,20 +211,14 @@ func (m *Manager) tend() {
 			return
 		case <-ticker.C:
 		}
-		changed := map[netip.Addr]bool{}
-		m.mu.Lock()
-		for k, p := range m.ports {
-			if p.done != nil {
-				continue
+		m.change(func(changed func(*port)) {
+			for _, p := range m.ports {
+				if before := p.fault; p.done == nil {
+					if m.open(p); before != p.fault {
+						changed(p)
+					}
+				}
 			}
-			before := p.fault
-			if m.open(p); before != p.fault {
-				changed[k.at.Addr()] = true
-			}
-		}
-		m.mu.Unlock()
-		for ip := range changed {
-			m.o.Changed(ip)
-		}
+		})
 	}
 }

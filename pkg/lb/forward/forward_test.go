@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -172,7 +173,7 @@ func newSite(t *testing.T, change ...func(*Options)) *site {
 	s := &site{
 		t: t, registry: prometheus.NewRegistry(), slices: map[string][]*discovery.EndpointSlice{},
 	}
-	o := Options{Registerer: s.registry, Changed: func(ip netip.Addr) {
+	o := Options{Logger: slog.New(slog.DiscardHandler), Registerer: s.registry, Changed: func(ip netip.Addr) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.changed = append(s.changed, ip)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	core "k8s.io/api/core/v1"
@@ -30,9 +29,7 @@ type port struct {
 	key       key
 	route     string // its name in logs and metrics
 	want      service.Listener
-	source    *slicesSource
-	pool      atomic.Pointer[endpoint.Pool]
-	endPool   context.CancelFunc
+	pool      *endpoint.Pool
 	stream    *tcp.Front // one of them is open; none with a fault
 	datagrams *udp.Front
 	stop      context.CancelFunc
@@ -40,50 +37,28 @@ type port struct {
 	fault     *reason.Error
 }
 
-// newPort makes the listener's pool. The caller holds mu.
+// newPort makes a listener that is not open yet. The caller holds mu.
 func (m *Manager) newPort(l service.Listener) *port {
 	p := &port{key: keyOf(l), route: l.String(), want: l}
-	m.makePool(p, nil)
+	p.pool = endpoint.NewPool(endpoint.Config{
+		Route: p.route, Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
+	})
+	m.feed(p)
 	return p
 }
 
-// makePool makes a pool, which begins with what the one before knew. The caller holds mu.
-func (m *Manager) makePool(p *port, before *endpoint.Pool) {
-	p.source = newSource(p.route, m.members(p))
-	c := endpoint.Config{
-		Route: p.route, Sources: []endpoint.Source{p.source}, Before: before,
-		ByClient: p.want.Forward.Affinity > 0, Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
-	}
-	pool := endpoint.NewPool(c)
-	ctx, cancel := context.WithCancel(m.life)
-	m.group.Go(func() { _ = pool.Run(ctx) }) // it has no errors
-	<-p.source.known                         // so that no connection meets an empty pool
-	p.pool.Store(pool)
-	if p.endPool != nil {
-		p.endPool()
-	}
-	p.endPool = cancel
-}
-
-// members are what the EndpointSlices say. The caller holds mu.
-func (m *Manager) members(p *port) []endpoint.Member {
-	members := service.Endpoints(p.want, m.state.Slices(p.want.Service), m.state.Place)
-	members, _ = m.state.Plan.WithoutLoops(p.want, members) // a condition tells of loops
-	return members
-}
-
-// feed tells the pool what the EndpointSlices say. The caller holds mu.
+// feed tells the pool what the EndpointSlices say, and ends the sessions of endpoints that are gone. The caller holds
+// mu.
 func (m *Manager) feed(p *port) {
-	members := m.members(p)
-	var told func()
-	if front := p.datagrams; front != nil {
+	members := m.state.Plan.Endpoints(p.want, m.state.Slices(p.want.Service), m.state.Place)
+	p.pool.Set(members, p.want.Forward.Affinity > 0)
+	if p.datagrams != nil {
 		known := map[netip.AddrPort]bool{}
 		for _, each := range members {
 			known[each.Addr] = true
 		}
-		told = func() { front.CloseTo(func(e netip.AddrPort) bool { return !known[e] }) }
+		p.datagrams.CloseTo(func(e netip.AddrPort) bool { return !known[e] })
 	}
-	p.source.set(members, told)
 }
 
 // open binds a listener and serves it, or says what is wrong. The caller holds mu.
@@ -127,27 +102,25 @@ func (p *port) shut() {
 func (m *Manager) remove(p *port) {
 	delete(m.ports, p.key)
 	p.shut()
-	p.endPool()
 	m.metrics.forget(p.route)
 	m.log.Info("closed", "route", p.route)
 }
 
-// listen binds a listener.
+// listen binds a listener. The caller holds mu.
 func (m *Manager) listen(p *port) (serve func(context.Context) error, err error) {
 	if p.key.protocol == core.ProtocolUDP {
-		c := m.udpConfig(p)
+		c := p.udpConfig()
 		c.Route, c.Listen, c.Freebind = p.route, p.key.at, true
-		c.Metrics, c.Logger = m.metrics.udp, m.log.With("route", p.route)
-		c.Pick = func(client netip.Addr) (netip.AddrPort, error) { return p.pool.Load().Pick(client) }
-		c.Report = func(e netip.AddrPort, err error) { p.pool.Load().Report(e, err) }
-		if p.datagrams, err = udp.Listen(c); err != nil {
-			p.datagrams = nil
+		c.Metrics, c.Logger, c.Pick, c.Report = m.metrics.udp, m.log.With("route", p.route), p.pool.Pick, p.pool.Report
+		front, err := udp.Listen(c)
+		if err != nil {
 			return nil, err
 		}
-		return p.datagrams.Serve, nil
+		p.datagrams = front
+		return front.Serve, nil
 	}
 	front, err := tcp.Listen(tcp.Config{
-		Route: p.route, Listen: p.key.at, Freebind: true, Loops: m.running(), Settings: m.settings(p),
+		Route: p.route, Listen: p.key.at, Freebind: true, Loops: m.running(), Settings: p.settings(),
 		Account: m.o.Bounds.Account, Metrics: m.metrics.tcp, Logger: m.log.With("route", p.route),
 	})
 	if err != nil {
@@ -170,32 +143,25 @@ func (m *Manager) running() *loop.Group {
 	return m.loops
 }
 
-func (m *Manager) settings(p *port) tcp.Settings {
-	return tcp.Settings{
-		Pool: p.pool.Load(), Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
-	}
+func (p *port) settings() tcp.Settings {
+	return tcp.Settings{Pool: p.pool, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header}
 }
 
-func (m *Manager) udpConfig(p *port) udp.Config {
+func (p *port) udpConfig() udp.Config {
 	return udp.Config{Sources: p.want.Forward.Sources, MaxSessions: sessions, MaxSessionsPerClient: sessionsPerClient}
 }
 
-// update hands an open listener what the Service asks for now. The caller holds mu.
+// update hands a listener what the Service asks for now. The caller holds mu.
 func (m *Manager) update(p *port, next service.Listener) {
 	before := p.want
 	p.want = next
-	if before.Forward.Affinity != next.Forward.Affinity {
-		m.makePool(p, p.pool.Load())
-	}
 	m.feed(p)
-	if reflect.DeepEqual(before.Forward, next.Forward) {
-		return
-	}
-	if p.stream != nil {
-		p.stream.Update(m.settings(p))
-	}
-	if p.datagrams != nil {
-		p.datagrams.Update(m.udpConfig(p))
+	switch {
+	case reflect.DeepEqual(before.Forward, next.Forward):
+	case p.stream != nil:
+		p.stream.Update(p.settings())
+	case p.datagrams != nil:
+		p.datagrams.Update(p.udpConfig())
 	}
 }
 
@@ -205,18 +171,13 @@ func (m *Manager) failed(p *port, err error) {
 	if p.fault != nil && taken == (p.fault.Reason == reason.PortInUse) {
 		return // that was said
 	}
-	why := reason.Errorf(reason.KernelRefused, "%s cannot be listened at (ports below 1024 need the capability "+
-		"NET_BIND_SERVICE): %v", p.name(), err)
-	if taken {
-		why = reason.Errorf(reason.PortInUse, "%s is taken by another program of this node (ss -lntup names it): stop "+
-			"that, or have it listen at addresses of its own, or change the Service's port", p.name())
-	}
-	p.fault = why
-	m.log.Error("failed to listen", "route", p.route, "cause", why.Text)
-}
-
-// name is the port and the Service, for people.
-func (p *port) name() string {
-	return "port " + strings.ToLower(string(p.key.protocol)) + " " + p.key.at.String() + " of Service " +
+	name := "port " + strings.ToLower(string(p.key.protocol)) + " " + p.key.at.String() + " of Service " +
 		service.NameOf(p.want.Service).String()
+	p.fault = reason.Errorf(reason.KernelRefused, "%s cannot be listened at (ports below 1024 need the capability "+
+		"NET_BIND_SERVICE): %v", name, err)
+	if taken {
+		p.fault = reason.Errorf(reason.PortInUse, "%s is taken by another program of this node (ss -lntup names it): "+
+			"stop that, or have it listen at addresses of its own, or change the Service's port", name)
+	}
+	m.log.Error("failed to listen", "route", p.route, "cause", p.fault.Text)
 }

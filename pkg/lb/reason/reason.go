@@ -50,7 +50,6 @@ const (
 
 	// What is sent to the address is forwarded, or not.
 	Forwarding
-	EndpointLoop
 )
 
 var names = [...]string{
@@ -62,7 +61,7 @@ var names = [...]string{
 	LeaseLost: "LeaseLost", APIAway: "APIAway", Standby: "Standby", NoNode: "NoNode", Stopping: "Stopping",
 	BadMode: "BadMode", ProtocolUnsupported: "ProtocolUnsupported", BadProxyProtocol: "BadProxyProtocol",
 	BadSourceRange: "BadSourceRange", SourceHidden: "SourceHidden", PortInUse: "PortInUse", Forwarding: "Forwarding",
-	EndpointLoop: "EndpointLoop", Unheard: "Unheard",
+	Unheard: "Unheard",
 }
 
 // String is the reason as Kubernetes writes reasons.

@@ -67,10 +67,10 @@ type Place struct {
 
 // Endpoints are those that a listener forwards to: ready ones, and as their fallback those that still serve while they
 // terminate (KEP-1669). Those that the API has hinted at for the listener's node or zone are preferred, where it has
-// hints for all (KEP-2433). An endpoint counts once, in however many slices it is.
-func Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) []endpoint.Member {
-	found := found{index: map[netip.AddrPort]int{}}
-	hints := true // for each ready endpoint
+// hints for all (KEP-2433). An endpoint counts once, in however many slices it is, and not at all where stack-lb itself
+// listens: what is sent there would come back.
+func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) (members []endpoint.Member) {
+	index, hints := map[netip.AddrPort]int{}, true // hints for each ready endpoint
 	for _, slice := range slices {
 		number := portOf(slice, l.Port)
 		if slice.AddressType != familyOf(l.IP) || number == 0 {
@@ -82,38 +82,28 @@ func Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) []endpoi
 			}
 			forNode, forZone := hintsOf(e, at)
 			hints = hints && (!ready(e) || forNode || e.Hints != nil && len(e.Hints.ForZones) > 0)
-			found.add(e.Addresses, number, endpoint.Member{Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone)})
+			for _, text := range e.Addresses {
+				ip, err := netip.ParseAddr(text)
+				m := endpoint.Member{
+					Addr: netip.AddrPortFrom(ip.Unmap(), number), Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone),
+				}
+				// The node's own loopback and the like are nobody's endpoint.
+				if err != nil || !usable(ip) || p.listensAt(m.Addr, l.Port.Protocol) {
+					continue
+				}
+				if i, known := index[m.Addr]; !known {
+					index[m.Addr] = len(members)
+					members = append(members, m)
+				} else if members[i].Fallback {
+					members[i] = m // a ready one takes the place of one that terminates
+				}
+			}
 		}
 	}
-	for i := range found.members {
-		found.members[i].Preferred = found.members[i].Preferred && hints
+	for i := range members {
+		members[i].Preferred = members[i].Preferred && hints
 	}
-	return found.members
-}
-
-// found collects endpoints.
-type found struct {
-	members []endpoint.Member
-	index   map[netip.AddrPort]int
-}
-
-// add adds the addresses of an endpoint. A ready one takes the place of one that terminates.
-func (f *found) add(addresses []string, port uint16, m endpoint.Member) {
-	for _, text := range addresses {
-		ip, err := netip.ParseAddr(text)
-		if err != nil || !usable(ip) {
-			continue // the node's own loopback and the like are nobody's endpoint
-		}
-		m.Addr = netip.AddrPortFrom(ip.Unmap(), port)
-		i, known := f.index[m.Addr]
-		switch {
-		case !known:
-			f.index[m.Addr] = len(f.members)
-			f.members = append(f.members, m)
-		case f.members[i].Fallback:
-			f.members[i] = m
-		}
-	}
+	return members
 }
 
 // portOf is the number of a Service's port in a slice, by the name that the Service gives it; 0 is none.

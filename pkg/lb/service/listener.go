@@ -8,7 +8,6 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
-	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
 
@@ -50,18 +49,6 @@ func (w *Wish) listeners() []Listener {
 	return all
 }
 
-// WithoutLoops removes the endpoints at which stack-lb itself listens: what is sent there would come back.
-func (p Plan) WithoutLoops(l Listener, members []endpoint.Member) (kept []endpoint.Member, loops []netip.AddrPort) {
-	for _, m := range members {
-		if p.listensAt(m.Addr, l.Port.Protocol) {
-			loops = append(loops, m.Addr)
-		} else {
-			kept = append(kept, m)
-		}
-	}
-	return kept, loops
-}
-
 func (p Plan) listensAt(at netip.AddrPort, protocol core.Protocol) bool {
 	address := p.Addresses[at.Addr()]
 	if address == nil {
@@ -88,13 +75,7 @@ func (p Plan) Forwards(w *Wish, slices []*discovery.EndpointSlice) *reason.Error
 		anywhere := *l.Forward
 		anywhere.Local = false
 		l.Forward = &anywhere
-		members, loops := p.WithoutLoops(l, Endpoints(l, slices, Place{}))
-		if len(loops) > 0 {
-			return reason.Errorf(reason.EndpointLoop,
-				"endpoint %s of port %d/%s is an address at which stack-lb itself listens, and is left out: remove it from "+
-					"the Service's EndpointSlices", loops[0], l.Port.Port, l.Port.Protocol)
-		}
-		if len(members) == 0 {
+		if len(p.Endpoints(l, slices, Place{})) == 0 {
 			return reason.Errorf(reason.NoEndpoint,
 				"no endpoint is ready for port %d/%s of %s, and connections are refused: look at the Service's selector and "+
 					"port name, and at the readiness of its pods", l.Port.Port, l.Port.Protocol, l.IP)

@@ -185,7 +185,7 @@ func TestEndpoints(t *testing.T) {
 				Service: make1("n/a", ""), IP: netip.MustParseAddr("192.0.2.10"), Forward: &Forward{Local: test.local},
 				Port: core.ServicePort{Name: "web", Port: 80, Protocol: core.ProtocolTCP},
 			}
-			got := Endpoints(l, test.slices, Place{Node: "n1", Zone: "z1"})
+			got := Plan{}.Endpoints(l, test.slices, Place{Node: "n1", Zone: "z1"})
 			if diff := cmp.Diff(test.want, got, compareAddrs); diff != "" {
 				t.Error(diff)
 			}
@@ -212,8 +212,8 @@ func TestForwardingCondition(t *testing.T) {
 	}{
 		{nil, reason.NoEndpoint, "no endpoint is ready for port 80/TCP of 192.0.2.10"},
 		{ready("10.0.0.1", 8080), reason.Forwarding, "every port"},
-		{ready("192.0.2.10", 80), reason.EndpointLoop, "endpoint 192.0.2.10:80 of port 80/TCP is an address at which stack-lb itself"},
-		{ready("192.0.2.11", 80), reason.EndpointLoop, "endpoint 192.0.2.11:80"},
+		{ready("192.0.2.10", 80), reason.NoEndpoint, ""},
+		{ready("192.0.2.11", 80), reason.NoEndpoint, ""},
 		{ready("192.0.2.10", 81), reason.Forwarding, ""}, // nobody listens there: that is no loop
 	} {
 		wish := plan.Wishes[NameOf(a)]
