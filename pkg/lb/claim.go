@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
-	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 // Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses
@@ -27,9 +25,10 @@ const (
 	cordoned = 2 * spread
 )
 
-// ownDelay is how long this node leaves an address to others, whoever they are.
-func (v *vip) ownDelay() time.Duration {
-	d := time.Duration(v.weight(v.c.o.Node)) * spread >> 32
+// delay is how long this node leaves the address to others.
+func (v *vip) delay() time.Duration {
+	sum := sha256.Sum256([]byte(v.ip.String() + " " + v.c.o.Node))
+	d := time.Duration(binary.BigEndian.Uint32(sum[:])) * spread >> 32
 	v.mu.Lock()
 	unheard := v.unheard
 	v.mu.Unlock()
@@ -38,48 +37,6 @@ func (v *vip) ownDelay() time.Duration {
 	}
 	return d
 }
-
-// weight is a number by which nodes take their turns: the lowest first.
-func (v *vip) weight(node string) uint32 {
-	sum := sha256.Sum256([]byte(v.ip.String() + " " + node))
-	return binary.BigEndian.Uint32(sum[:])
-}
-
-// delay is how long this node leaves the free address to others. Those that have addresses take their turns by rank:
-// where a node leaves with a hundred, two would write the same lease before they hear of each other.
-func (v *vip) delay() time.Duration {
-	own, holder := v.ownDelay(), v.elector.Holder().Identity
-	v.mu.Lock()
-	wish := v.wish
-	v.mu.Unlock()
-	rank, known := 0, false
-	nodes, former := v.c.holding(v.ip)
-	for identity := range nodes {
-		node := nodeOf(identity)
-		if identity == holder || identity == former || node == v.c.o.Node || service.Serves(wish, node, v.c.slices) != nil {
-			continue
-		}
-		if known = true; v.weight(node) < v.weight(v.c.o.Node) {
-			rank++
-		}
-	}
-	if !known {
-		return own
-	}
-	return own.Truncate(spread) + time.Duration(min(rank, maxRank))*v.c.step()
-}
-
-// step is how long a node waits for another one.
-func (c *Controller) step() time.Duration {
-	return spread + time.Duration(c.addresses.Load())*writeTime
-}
-
-// maxRank bounds how many others a node waits for, which may be unable to have the address all the same; and writeTime
-// is for each lease that they write meanwhile, on a busy machine.
-const (
-	maxRank   = 2
-	writeTime = 4 * time.Millisecond
-)
 
 // readyFor is how long the address counts as one that nobody has after this node has probed for it, as long as it hears
 // of no other station.
@@ -94,7 +51,7 @@ type probed struct {
 // prepare probes for the address before the lease of another node runs out, so that it can be claimed then; the node
 // with the shortest delay begins, and is the first.
 func (v *vip) prepare(ctx context.Context) bool {
-	link, wait := v.at(), v.ownDelay()
+	link, wait := v.at(), v.delay()
 	if wait >= spread {
 		return false // another node's turn
 	}
@@ -301,21 +258,4 @@ func (v *vip) granted() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return time.Now().Before(v.end)
-}
-
-// holding returns how many addresses each node has, by its identity, as far as this node was told, and which node had
-// an address before its holder: the node that gives it up, perhaps with all others.
-func (c *Controller) holding(ip netip.Addr) (has map[string]int, former string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	has = map[string]int{}
-	for at, v := range c.vips {
-		if v.told != "" {
-			has[v.told]++
-		}
-		if at == ip {
-			former = v.former
-		}
-	}
-	return has, former
 }

@@ -71,7 +71,7 @@ type running struct {
 	lease     string // its name
 	announces bool   // and whether it announces the address
 	told      string // the holder of whom those that write the status were told
-	former    string // the one before, where there was one
+	moved     bool   // there was one before
 	// unannounced is since when nobody announces the address, as the node that writes the status sees it.
 	unannounced time.Time
 }

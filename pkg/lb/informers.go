@@ -224,10 +224,8 @@ func (c *Controller) tellHolder(ip netip.Addr, v *running) {
 		return // a mere renewal
 	}
 	wait := time.Duration(0)
-	if v.told != "" {
-		v.former = v.told
-	}
-	if v.told = holder; v.former != "" {
+	v.moved = v.moved || v.told != ""
+	if v.told = holder; v.moved {
 		wait = afterMove
 	}
 	for _, s := range address.Services {

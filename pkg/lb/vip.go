@@ -91,7 +91,7 @@ func (v *vip) run(ctx context.Context) {
 	working.Go(func() { v.watch(ctx) })
 	working.Wait()
 	v.closing.Wait()
-	if err := v.elector.Delete(context.WithoutCancel(ctx), v.c.o.Times.Retry+maxRank*v.c.step()); err != nil {
+	if err := v.elector.Delete(context.WithoutCancel(ctx), v.c.o.Times.Retry+spread+cordoned); err != nil {
 		v.log.Warn("failed to delete a lease", "error", err)
 	}
 }
