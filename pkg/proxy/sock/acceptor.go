@@ -16,6 +16,8 @@ import (
 const (
 	// acceptBatch is how many connections an acceptor takes before the loop serves its other sockets.
 	acceptBatch = 64
+	// backlog is how many may wait at a socket, as Linux has it (net.core.somaxconn).
+	backlog = 4096
 	// acceptPause and acceptPauses are the first and the longest wait after a connection could not be accepted.
 	acceptPause, acceptPauses = 5 * time.Millisecond, time.Second
 )
@@ -85,8 +87,12 @@ func (a *Acceptor) Begin() (err error) {
 	return err
 }
 
-// Stop ends accepting; the kernel queues further connections.
+// Stop ends accepting, behind what waits already: the kernel resets that when the socket is closed. It queues further
+// connections.
 func (a *Acceptor) Stop() {
+	if !a.stopped {
+		_ = a.take(backlog)
+	}
 	a.stopped = true
 	a.loop.Release(a.listener.FD(), a.handle)
 }
@@ -97,20 +103,27 @@ func (a *Acceptor) Wait() { a.reports.Wait() }
 // Ready implements loop.Watcher. It survives a lack of descriptors or memory: it pauses, and the kernel queues the
 // connections.
 func (a *Acceptor) Ready(loop.Events) {
-	for range acceptBatch {
+	if err := a.take(acceptBatch); err != nil {
+		a.fail(err)
+	}
+}
+
+// take accepts connections that wait, so many at most.
+func (a *Acceptor) take(most int) error {
+	for range most {
 		fd, peer, err := accept(a.listener.FD())
 		switch {
 		case err == nil:
 			a.backoff.Reset()
 			a.owner.Admit(fd, peer)
 		case errors.Is(err, unix.EAGAIN):
-			return
+			return nil
 		case ofConnection(err): // the next one may be accepted
 		default:
-			a.fail(err)
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // fail pauses after an error, and reports the error when the pause is over.

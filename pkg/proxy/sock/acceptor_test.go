@@ -119,6 +119,26 @@ func TestAccept(t *testing.T) {
 	}
 }
 
+// A connection that waits while an acceptor is stopped, as by a loop that had no time for it, is not lost.
+func TestStopTakesWhatWaits(t *testing.T) {
+	l := startLoop(t)
+	all := &owner{admitted: make(chan netip.AddrPort, 200)}
+	listener := listen(t)
+	const waiting = 2*acceptBatch + 1
+	for range waiting {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	a := NewAcceptor(l, listener, all)
+	in(t, l, a.Stop)
+	if n := len(all.admitted); n != waiting {
+		t.Errorf("%d of %d connections are admitted", n, waiting)
+	}
+}
+
 // A failure to accept is told outside of the loop, so that a log which cannot be written holds nothing up, and each
 // wait is longer until the longest.
 func TestAcceptFails(t *testing.T) {
