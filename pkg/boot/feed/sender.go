@@ -214,7 +214,8 @@ func (s *Sender) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 			return nil, err
 		}
 	}
-	var dialer net.Dialer
+	// One that a dead node swallows must not keep it from the next stack-boots while that begins (quietStart).
+	dialer := net.Dialer{Timeout: time.Second}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, networkOf(s.config.BootsAddress), s.config.BootsAddress)
 	if err != nil || config == nil {
