@@ -71,6 +71,17 @@ type Place struct {
 // listens: what is sent there would come back.
 func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) (members []endpoint.Member) {
 	index, hints := map[netip.AddrPort]int{}, true // hints for each ready endpoint
+	add := func(m endpoint.Member) {
+		switch i, known := index[m.Addr]; {
+		// The node's own loopback and the like are nobody's endpoint.
+		case !usable(m.Addr.Addr()) || p.listensAt(m.Addr, l.Port.Protocol):
+		case !known:
+			index[m.Addr] = len(members)
+			members = append(members, m)
+		case members[i].Fallback:
+			members[i] = m // a ready one takes the place of one that terminates
+		}
+	}
 	for _, slice := range slices {
 		number := portOf(slice, l.Port)
 		if slice.AddressType != familyOf(l.IP) || number == 0 {
@@ -82,20 +93,11 @@ func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place)
 			}
 			forNode, forZone := hintsOf(e, at)
 			hints = hints && (!ready(e) || forNode || e.Hints != nil && len(e.Hints.ForZones) > 0)
+			m := endpoint.Member{Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone)}
 			for _, text := range e.Addresses {
-				ip, err := netip.ParseAddr(text)
-				m := endpoint.Member{
-					Addr: netip.AddrPortFrom(ip.Unmap(), number), Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone),
-				}
-				// The node's own loopback and the like are nobody's endpoint.
-				if err != nil || !usable(ip) || p.listensAt(m.Addr, l.Port.Protocol) {
-					continue
-				}
-				if i, known := index[m.Addr]; !known {
-					index[m.Addr] = len(members)
-					members = append(members, m)
-				} else if members[i].Fallback {
-					members[i] = m // a ready one takes the place of one that terminates
+				if ip, err := netip.ParseAddr(text); err == nil {
+					m.Addr = netip.AddrPortFrom(ip.Unmap(), number)
+					add(m)
 				}
 			}
 		}

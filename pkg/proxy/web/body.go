@@ -12,13 +12,12 @@ import (
 // wait for its client. It remembers whether the client broke the body off, for which no endpoint is to blame.
 type retryBody struct {
 	io.ReadCloser
-	upload   *stallReader          // ReadCloser in HTTP/1.1, where Close may wait for the client; nil in HTTP/2
-	left     int64                 // of its announced length, in bytes; below 0 where there is none
-	given    atomic.Bool           // to a connection
-	closed   atomic.Bool           // by http.Transport, or the handler has returned: nothing more is read
-	whole    atomic.Bool           // read to its end
-	deserted atomic.Bool           // the endpoint ended its connection while the body was read
-	fault    atomic.Pointer[error] // of reading from the client
+	upload *stallReader          // ReadCloser in HTTP/1.1, where Close may wait for the client; nil in HTTP/2
+	left   int64                 // of its announced length, in bytes; below 0 where there is none
+	given  atomic.Bool           // to a connection
+	closed atomic.Bool           // by http.Transport, or the handler has returned: nothing more is read
+	whole  atomic.Bool           // read to its end
+	fault  atomic.Pointer[error] // of reading from the client
 }
 
 // errReading is a panic of net/http's server while http.Transport reads a body.
@@ -81,9 +80,6 @@ func (k *retryBody) broken() error {
 	}
 	return nil
 }
-
-// endpointLeft reports whether the endpoint ended its connection while the body was read.
-func (k *retryBody) endpointLeft() bool { return k != nil && k.deserted.Load() }
 
 // partial is whether a connection got a part of the body, and its end is still the client's to send. An endpoint that
 // ends the connection then may have lost its patience with the client: that tells nothing about its health.

@@ -256,9 +256,8 @@ type stallReader struct {
 
 	// http.Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
 	// gone then, and to use it is a panic; in HTTP/1.1 it is the next request's.
-	mu    sync.Mutex
-	over  bool
-	woken bool // nobody wants the rest: the endpoint has gone
+	mu   sync.Mutex
+	over bool
 }
 
 // leave is called before the handler returns.
@@ -268,33 +267,11 @@ func (body *stallReader) leave() {
 	body.mu.Unlock()
 }
 
-// wake ends a read that waits for the client, and all that come: it is not the client that is late. It is false where
-// nothing is left to be read.
-func (body *stallReader) wake() bool {
-	body.mu.Lock()
-	defer body.mu.Unlock()
-	if body.over || body.woken || body.whole.Load() {
-		return body.woken
-	}
-	body.woken = true
-	if body.under != nil {
-		body.under.inBody.Store(false)
-	}
-	_ = body.control.SetReadDeadline(time.Unix(1, 0))
-	return true
-}
-
-func (body *stallReader) wasWoken() bool {
-	body.mu.Lock()
-	defer body.mu.Unlock()
-	return body.woken
-}
-
 // wait sets the read deadline; zero is none.
 func (body *stallReader) wait(deadline time.Time) error {
 	body.mu.Lock()
 	defer body.mu.Unlock()
-	if body.over || body.woken {
+	if body.over {
 		return http.ErrBodyReadAfterClose
 	}
 	if body.under != nil && deadline.IsZero() {
@@ -331,7 +308,7 @@ func (body *stallReader) Read(b []byte) (int, error) {
 			// the rest of the body for ever.
 			_ = body.wait(time.Time{})
 		}
-	} else if errors.Is(err, os.ErrDeadlineExceeded) && !body.wasWoken() {
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
 		body.late.Store(true)
 	}
 	return n, err

@@ -178,9 +178,6 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if response, err = t.ask(r, trip, e); err == nil { //nolint:bodyclose // by trip.end
 			return endpoint.Taken, nil
 		}
-		if trip.body.endpointLeft() {
-			err = errLost // err may only be the deadline that stallReader.wake has set
-		}
 		if fault := clientFault(trip.asked, trip.body); fault != nil {
 			return endpoint.NotItsFault, fault
 		}
@@ -210,7 +207,7 @@ func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*htt
 				conn = upstreamBelow(got.Conn)
 			}
 			if trip.body != nil {
-				trip.body.goesTo(trip.asked.Context(), conn)
+				trip.body.given.Store(true)
 			} else if conn != nil {
 				conn.bodiless = true
 			}
@@ -248,9 +245,6 @@ func (t *transport) ask(r *http.Request, trip *trip, e *endpoint.Endpoint) (*htt
 // clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
 // client went away, or its body is broken. It is nil for any other failure.
 func clientFault(r *http.Request, body *retryBody) error {
-	if body.endpointLeft() {
-		return nil
-	}
 	switch gone := r.Context().Err(); {
 	case gone != nil && r.ProtoMajor == 1 && body.partial(): // it may have closed its side only, and read an answer
 		return bodyError{io.ErrUnexpectedEOF}
