@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -154,14 +153,6 @@ func (p *Proxy) prepare(c *change, t route.Table) error {
 
 func (p *Proxy) openFront(c *change, r route.Route, l route.Listen) (*running, error) {
 	f, err := p.listen(c, r, l)
-	for told := false; p.passes(err, l.AddrPort().Port()); f, err = p.listen(c, r, l) {
-		if !told {
-			told = true
-			p.log.Warn("port is taken by a connection, trying again", "route", r.Name, "address", r.Address(l),
-				"seconds", time.Until(p.startBy).Seconds(), "error", err)
-		}
-		time.Sleep(takenPause)
-	}
 	if err != nil {
 		if !strings.Contains(err.Error(), "route "+r.Name) {
 			err = fmt.Errorf("failed to listen for route %s on %s: %w", r.Name, r.Address(l), err)
@@ -169,17 +160,6 @@ func (p *Proxy) openFront(c *change, r route.Route, l route.Listen) (*running, e
 		return nil, err
 	}
 	return &running{front: f, route: r, listen: l, done: make(chan struct{})}, nil
-}
-
-// While the program starts, it waits for ports that are taken by what goes by itself: TIME-WAIT lasts a minute.
-const (
-	takenMost  = 65 * time.Second
-	takenPause = 100 * time.Millisecond
-)
-
-// passes reports whether a port that is taken at the start will become free: no other program listens on it.
-func (p *Proxy) passes(err error, port uint16) bool {
-	return errors.Is(err, syscall.EADDRINUSE) && p.life == nil && time.Now().Before(p.startBy) && !sock.Listened(port)
 }
 
 // abandon closes a front that has not served.

@@ -61,7 +61,6 @@ type Proxy struct {
 	loops   *loop.Group
 	shapers *shaper.Group // of the routes' rates
 	reloads chan reload
-	startBy time.Time // the first table may wait for its ports until then
 
 	mu     sync.Mutex
 	table  route.Table
@@ -103,7 +102,6 @@ func New(o Options) (*Proxy, error) {
 		loops:   loop.NewGroup(0),
 		shapers: shaper.NewGroup(),
 		reloads: make(chan reload),
-		startBy: time.Now().Add(takenMost),
 		pools:   map[string]*pool{},
 		fronts:  map[string]*running{},
 		failed:  make(chan error, 1),

@@ -36,7 +36,7 @@ func Listen(addr netip.AddrPort, freely bool, o Options) (*Listener, error) {
 	bound, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(host, fmt.Sprint(addr.Port())))
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, fmt.Errorf("port %d/tcp is taken by another socket (ss -ltnp names it): %w", addr.Port(), err)
+		return nil, fmt.Errorf("port %d/tcp is taken by another socket (ss -tanp names it): %w", addr.Port(), err)
 	case errors.Is(err, unix.EACCES):
 		return nil, fmt.Errorf("port %d/tcp may not be bound by this user: set the sysctl "+
 			"net.ipv4.ip_unprivileged_port_start=0 for the pod: %w", addr.Port(), err)
