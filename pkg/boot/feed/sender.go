@@ -214,7 +214,7 @@ func (s *Sender) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 			return nil, err
 		}
 	}
-	// One that a dead node swallows must not keep it from the next stack-boots while that begins (quietStart).
+	// A packet to a dead node is lost without a word, and the sender is to find the next stack-boots within quietStart.
 	dialer := net.Dialer{Timeout: time.Second}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, networkOf(s.config.BootsAddress), s.config.BootsAddress)
