@@ -5,8 +5,9 @@ package forward
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 type Options struct {
 	// Bounds are those of TCP connections.
 	Bounds Bounds
-	// Changed is told of an address whose [Manager.Fault] may have changed.
+	// Changed is told of an address whose [Manager.Fault] may have changed. It must not call the manager.
 	Changed    func(netip.Addr)
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -52,49 +53,27 @@ type State struct {
 
 // Manager opens, changes and closes the listeners of one node. Its methods are safe for concurrent use.
 type Manager struct {
-	o       Options
-	log     *slog.Logger
-	metrics metrics
-	life    context.Context
-	end     context.CancelFunc
-	group   sync.WaitGroup
-	begin   sync.Once
+	o     Options
+	log   *slog.Logger
+	pools *endpoint.Metrics
+	tcp   *tcp.Metrics
+	udp   *udp.Metrics
+	life  context.Context
+	end   context.CancelFunc
+	group sync.WaitGroup
+	begin sync.Once
+	loops *loop.Group
 
 	mu    sync.Mutex
 	state State
-	loops *loop.Group // nil before the first TCP listener
-	ports map[key]*port
-}
-
-// key is what a listener has for itself.
-type key struct {
-	at       netip.AddrPort
-	protocol core.Protocol
-}
-
-func keyOf(l service.Listener) key { return key{l.AddrPort(), l.Port.Protocol} }
-
-type metrics struct {
-	pools   *endpoint.Metrics
-	tcp     *tcp.Metrics
-	udp     *udp.Metrics
-	account *admission.Account // has its own
-}
-
-func (m metrics) forget(route string) {
-	m.pools.Forget(route)
-	m.tcp.Forget(route)
-	m.udp.Forget(route)
-	m.account.Forget(route)
+	ports map[string]*port // by route
 }
 
 // New makes a manager, which does nothing before Set. Close has to follow.
 func New(o Options) *Manager {
 	m := &Manager{
-		o: o, log: o.Logger, ports: map[key]*port{},
-		metrics: metrics{
-			endpoint.NewMetrics(o.Registerer), tcp.NewMetrics(o.Registerer), udp.NewMetrics(o.Registerer), o.Bounds.Account,
-		},
+		o: o, log: o.Logger, ports: map[string]*port{}, loops: loop.NewGroup(0),
+		pools: endpoint.NewMetrics(o.Registerer), tcp: tcp.NewMetrics(o.Registerer), udp: udp.NewMetrics(o.Registerer),
 	}
 	if o.Bounds.Account != nil {
 		o.Registerer.MustRegister(o.Bounds.Account)
@@ -113,45 +92,43 @@ func (m *Manager) Close() {
 // Set has listeners for a state: it opens those that are new, closes those that are not in it, and changes the others
 // while their connections go on. It must not be called after Close.
 func (m *Manager) Set(s State) {
-	m.begin.Do(func() {
-		m.group.Go(m.tend)
-		m.group.Go(func() { m.o.Bounds.Account.Run(m.life, m.o.Bounds.Container) })
-	})
-	m.change(func(changed func(*port)) {
-		m.state = s
-		want := map[key]service.Listener{}
-		for _, l := range s.Plan.Listeners() {
-			want[keyOf(l)] = l
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+	want := map[string]service.Listener{}
+	for _, l := range s.Plan.Listeners() {
+		want[l.String()] = l
+	}
+	if len(want) > 0 {
+		m.begin.Do(m.start)
+	}
+	for route, p := range m.ports {
+		if _, ok := want[route]; !ok {
+			m.remove(p)
+			m.o.Changed(p.want.IP)
 		}
-		for k, p := range m.ports {
-			if l, ok := want[k]; !ok || l.String() != p.route {
-				m.remove(p)
-				changed(p)
-			}
+	}
+	for route, l := range want {
+		if p := m.ports[route]; p != nil {
+			m.update(p, l)
+			continue
 		}
-		for k, l := range want {
-			p := m.ports[k]
-			if p != nil {
-				m.update(p, l)
-				continue
-			}
-			p = m.newPort(l)
-			m.ports[k] = p
-			m.open(p)
-			changed(p)
-		}
-	})
+		p := m.newPort(l)
+		m.ports[route] = p
+		m.open(p)
+		m.o.Changed(l.IP)
+	}
 }
 
-// change does something under mu, and then tells of the addresses whose ports it has changed.
-func (m *Manager) change(do func(changed func(*port))) {
-	addresses := map[netip.Addr]bool{}
-	m.mu.Lock()
-	do(func(p *port) { addresses[p.key.at.Addr()] = true })
-	m.mu.Unlock()
-	for ip := range addresses {
-		m.o.Changed(ip)
-	}
+// start begins what listeners need. A node without a Service in mode proxy goes without.
+func (m *Manager) start() {
+	m.group.Go(m.tend)
+	m.group.Go(func() { m.o.Bounds.Account.Run(m.life, m.o.Bounds.Container) })
+	m.group.Go(func() {
+		if err := m.loops.Run(m.life); err != nil {
+			m.log.Error("failed to wait for connections", "error", err)
+		}
+	})
 }
 
 // Refresh has the listeners of one Service look at its EndpointSlices again.
@@ -169,16 +146,12 @@ func (m *Manager) Refresh(name types.NamespacedName) {
 func (m *Manager) Fault(ip netip.Addr) *reason.Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var first *port
-	for k, p := range m.ports {
-		if k.at.Addr() == ip && p.fault != nil && (first == nil || strings.Compare(p.route, first.route) < 0) {
-			first = p
+	for _, route := range slices.Sorted(maps.Keys(m.ports)) { // always the same one of several
+		if p := m.ports[route]; p.want.IP == ip && p.fault != nil {
+			return p.fault
 		}
 	}
-	if first == nil {
-		return nil
-	}
-	return first.fault
+	return nil
 }
 
 // Cut ends the connections and sessions at an address, which another node is about to have: what their clients send
@@ -186,9 +159,9 @@ func (m *Manager) Fault(ip netip.Addr) *reason.Error {
 func (m *Manager) Cut(ip netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for k, p := range m.ports {
+	for _, p := range m.ports {
 		switch {
-		case k.at.Addr() != ip:
+		case p.want.IP != ip:
 		case p.datagrams != nil:
 			p.datagrams.CloseTo(func(netip.AddrPort) bool { return true })
 		case p.stream != nil && p.stream.Active() > 0:
@@ -211,14 +184,14 @@ func (m *Manager) tend() {
 			return
 		case <-ticker.C:
 		}
-		m.change(func(changed func(*port)) {
-			for _, p := range m.ports {
-				if before := p.fault; p.done == nil {
-					if m.open(p); before != p.fault {
-						changed(p)
-					}
+		m.mu.Lock()
+		for _, p := range m.ports {
+			if before := p.fault; p.done == nil {
+				if m.open(p); before != p.fault {
+					m.o.Changed(p.want.IP)
 				}
 			}
-		})
+		}
+		m.mu.Unlock()
 	}
 }

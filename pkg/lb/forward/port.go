@@ -13,20 +13,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
-	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/udp"
 )
 
 // Bounds of a UDP port. A session is a socket and some kilobytes; one client is perhaps a site behind a NAT.
-const (
-	sessions          = 16384
-	sessionsPerClient = 4096
-)
+const sessions, sessionsPerClient = 16384, 4096
 
 // port is one listener, its pool, and what is wrong with it. The manager's mu guards it.
 type port struct {
-	key       key
 	route     string // its name in logs and metrics
 	want      service.Listener
 	pool      *endpoint.Pool
@@ -39,9 +34,9 @@ type port struct {
 
 // newPort makes a listener that is not open yet. The caller holds mu.
 func (m *Manager) newPort(l service.Listener) *port {
-	p := &port{key: keyOf(l), route: l.String(), want: l}
+	p := &port{route: l.String(), want: l}
 	p.pool = endpoint.NewPool(endpoint.Config{
-		Route: p.route, Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
+		Route: p.route, Logger: m.log.With("route", p.route), Metrics: m.pools,
 	})
 	m.feed(p)
 	return p
@@ -100,18 +95,20 @@ func (p *port) shut() {
 
 // remove ends a listener that is not wanted any more. The caller holds mu.
 func (m *Manager) remove(p *port) {
-	delete(m.ports, p.key)
+	delete(m.ports, p.route)
 	p.shut()
-	m.metrics.forget(p.route)
+	for _, metrics := range []interface{ Forget(string) }{m.pools, m.tcp, m.udp, m.o.Bounds.Account} {
+		metrics.Forget(p.route)
+	}
 	m.log.Info("closed", "route", p.route)
 }
 
 // listen binds a listener. The caller holds mu.
 func (m *Manager) listen(p *port) (serve func(context.Context) error, err error) {
-	if p.key.protocol == core.ProtocolUDP {
+	if p.want.Port.Protocol == core.ProtocolUDP {
 		c := p.udpConfig()
-		c.Route, c.Listen, c.Freebind = p.route, p.key.at, true
-		c.Metrics, c.Logger, c.Pick, c.Report = m.metrics.udp, m.log.With("route", p.route), p.pool.Pick, p.pool.Report
+		c.Route, c.Listen, c.Freebind = p.route, p.want.AddrPort(), true
+		c.Metrics, c.Logger, c.Pick, c.Report = m.udp, m.log.With("route", p.route), p.pool.Pick, p.pool.Report
 		front, err := udp.Listen(c)
 		if err != nil {
 			return nil, err
@@ -120,27 +117,14 @@ func (m *Manager) listen(p *port) (serve func(context.Context) error, err error)
 		return front.Serve, nil
 	}
 	front, err := tcp.Listen(tcp.Config{
-		Route: p.route, Listen: p.key.at, Freebind: true, Loops: m.running(), Settings: p.settings(),
-		Account: m.o.Bounds.Account, Metrics: m.metrics.tcp, Logger: m.log.With("route", p.route),
+		Route: p.route, Listen: p.want.AddrPort(), Freebind: true, Loops: m.loops, Settings: p.settings(),
+		Account: m.o.Bounds.Account, Metrics: m.tcp, Logger: m.log.With("route", p.route),
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.stream = front
 	return front.Serve, nil
-}
-
-// running are the loops, from the first TCP listener on. The caller holds mu.
-func (m *Manager) running() *loop.Group {
-	if m.loops == nil {
-		m.loops = loop.NewGroup(0)
-		m.group.Go(func() {
-			if err := m.loops.Run(m.life); err != nil {
-				m.log.Error("failed to wait for connections", "error", err)
-			}
-		})
-	}
-	return m.loops
 }
 
 func (p *port) settings() tcp.Settings {
@@ -171,7 +155,7 @@ func (m *Manager) failed(p *port, err error) {
 	if p.fault != nil && taken == (p.fault.Reason == reason.PortInUse) {
 		return // that was said
 	}
-	name := "port " + strings.ToLower(string(p.key.protocol)) + " " + p.key.at.String() + " of Service " +
+	name := "port " + strings.ToLower(string(p.want.Port.Protocol)) + " " + p.want.AddrPort().String() + " of Service " +
 		service.NameOf(p.want.Service).String()
 	p.fault = reason.Errorf(reason.KernelRefused, "%s cannot be listened at (ports below 1024 need the capability "+
 		"NET_BIND_SERVICE): %v", name, err)
