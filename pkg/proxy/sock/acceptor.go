@@ -68,7 +68,8 @@ func Accept(ctx context.Context, all ...*Acceptor) (err error) {
 	for _, a := range all {
 		stopped := make(chan struct{})
 		stop := func() { a.Stop(); close(stopped) }
-		if !a.loop.Do(stop) {
+		// The connections that wait already are taken: the kernel resets them when the socket is closed.
+		if !a.loop.Do(func() { _ = a.take(backlog); stop() }) {
 			<-a.loop.Ended()
 			stop()
 		}
@@ -87,12 +88,8 @@ func (a *Acceptor) Begin() (err error) {
 	return err
 }
 
-// Stop ends accepting, behind what waits already: the kernel resets that when the socket is closed. It queues further
-// connections.
+// Stop ends accepting; the kernel queues further connections.
 func (a *Acceptor) Stop() {
-	if !a.stopped {
-		_ = a.take(backlog)
-	}
 	a.stopped = true
 	a.loop.Release(a.listener.FD(), a.handle)
 }

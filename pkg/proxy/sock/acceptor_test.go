@@ -119,8 +119,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// A connection that waits while an acceptor is stopped, as by a loop that had no time for it, is not lost.
-func TestStopTakesWhatWaits(t *testing.T) {
+// Connections that wait while acceptors are stopped, as those of a loop that had no time for them, are not lost.
+func TestAcceptTakesWhatWaits(t *testing.T) {
 	l := startLoop(t)
 	all := &owner{admitted: make(chan netip.AddrPort, 200)}
 	listener := listen(t)
@@ -132,8 +132,11 @@ func TestStopTakesWhatWaits(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	a := NewAcceptor(l, listener, all)
-	in(t, l, a.Stop)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the acceptor is stopped right after it has begun
+	if err := Accept(ctx, NewAcceptor(l, listener, all)); err != nil {
+		t.Error(err)
+	}
 	if n := len(all.admitted); n != waiting {
 		t.Errorf("%d of %d connections are admitted", n, waiting)
 	}
