@@ -5,9 +5,7 @@ package forward
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -146,12 +144,16 @@ func (m *Manager) Refresh(name types.NamespacedName) {
 func (m *Manager) Fault(ip netip.Addr) *reason.Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, route := range slices.Sorted(maps.Keys(m.ports)) { // always the same one of several
-		if p := m.ports[route]; p.want.IP == ip && p.fault != nil {
-			return p.fault
+	var first *port // always the same one of several
+	for _, p := range m.ports {
+		if p.want.IP == ip && p.fault != nil && (first == nil || p.route < first.route) {
+			first = p
 		}
 	}
-	return nil
+	if first == nil {
+		return nil
+	}
+	return first.fault
 }
 
 // Cut ends the connections and sessions at an address, which another node is about to have: what their clients send

@@ -68,7 +68,7 @@ type Place struct {
 // Endpoints are those that a listener forwards to: ready ones, and as their fallback those that still serve while they
 // terminate (KEP-1669). Those that the API has hinted at for the listener's node or zone are preferred, where it has
 // hints for all (KEP-2433). An endpoint counts once, in however many slices it is, and not at all where stack-lb itself
-// listens: what is sent there would come back.
+// listens: a connection to it would come back.
 func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) (members []endpoint.Member) {
 	index, hints := map[netip.AddrPort]int{}, true // hints for each ready endpoint
 	add := func(m endpoint.Member) {
