@@ -12,7 +12,7 @@ import (
 // wait for its client. It remembers whether the client broke the body off, for which no endpoint is to blame.
 type retryBody struct {
 	io.ReadCloser
-	upload *stallReader          // ReadCloser in HTTP/1.1, where Close may wait for the client; nil in HTTP/2
+	slow   bool                  // Close may wait for the client, as in HTTP/1.1
 	left   int64                 // of its announced length, in bytes; below 0 where there is none
 	given  atomic.Bool           // to a connection
 	closed atomic.Bool           // by http.Transport, or the handler has returned: nothing more is read
@@ -64,7 +64,7 @@ func (k *retryBody) Close() error {
 		return nil
 	}
 	k.closed.Store(true)
-	if k.upload != nil {
+	if k.slow {
 		return nil
 	}
 	return k.ReadCloser.Close()

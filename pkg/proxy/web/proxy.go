@@ -99,7 +99,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		t.body = &retryBody{ReadCloser: r.Body, left: r.ContentLength}
 		if r.ProtoMajor == 1 {
-			t.body.upload, _ = r.Body.(*stallReader)
+			_, t.body.slow = r.Body.(*stallReader)
 		}
 	}
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
