@@ -32,8 +32,8 @@ func TestDebugLogsTransactions(t *testing.T) {
 		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi"))), from)
 	l.hear(t)
 	for _, want := range []string{
-		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":"EFI x86-64"`, `"user_class":"iPXE"`,
-		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
+		`"msg":"relayed request"`, `"mac":"02:00:00:00:00:50"`, `"arch":"EFI x86-64"`, `"user_class":"iPXE"`,
+		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"address":"192.0.2.50"`,
 	} {
 		testwait.Until(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
 	}
@@ -46,7 +46,7 @@ func TestTrace(t *testing.T) {
 	p := l.start(t)
 	p.waitReady(t)
 	other := discover(t).ToBytes()
-	other[33]++
+	other[33]++ // its chaddr
 	l.broadcast(t, other)
 	receive(t, l.smee)
 	l.offered(t, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
@@ -69,7 +69,8 @@ func TestTrace(t *testing.T) {
 		}
 		ways = append(ways, datagram.Src.String()+">"+datagram.Dst.String())
 	}
-	want := "0.0.0.0:68>255.255.255.255:67 10.244.0.10:67>10.244.0.11:67 " +
+	// With what the machine has sent in another's name, but not that as it was relayed.
+	want := "0.0.0.0:68>255.255.255.255:67 0.0.0.0:68>255.255.255.255:67 10.244.0.10:67>10.244.0.11:67 " +
 		"10.244.0.11:67>10.244.0.10:67 10.244.0.10:67>192.0.2.50:68"
 	if got := strings.Join(ways, " "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)

@@ -91,10 +91,10 @@ func TestForwardReadsByTheLibrary(t *testing.T) {
 		t.Errorf("the message (-want +got):\n%s", diff)
 	}
 	view := Message(b[start:])
-	port, found := view.RelayPort()
+	port, found := view.Option(OptionRelayPort)
 	if view.Check(HopLimit) != OK || view.Hops() != 3 || view.Link() != [16]byte(link) || view.Peer() != [16]byte(peer) ||
-		!found || port != 5470 {
-		t.Errorf("got hops %d, link %x, peer %x, port %d", view.Hops(), view.Link(), view.Peer(), port)
+		!found || string(port) != "\x15\x5e" {
+		t.Errorf("got hops %d, link %x, peer %x, port %x", view.Hops(), view.Link(), view.Peer(), port)
 	}
 	if at, end := view.InnerAt(); !bytes.Equal(view[at:end], inner) || !bytes.Equal(view.Inner(), inner) {
 		t.Errorf("the message is found at %d to %d", at, end)
@@ -239,7 +239,6 @@ func FuzzMessage(f *testing.F) {
 		client.Option(OptionClientID)
 		if around != nil {
 			around.ClientLinkAddr()
-			around.RelayPort()
 			start, end := m.InnerAt()
 			if !bytes.Equal(m[start:end], m.Inner()) {
 				t.Fatal("the message inside is at two places")

@@ -11,11 +11,9 @@ const (
 	OptionIAAddress      = 5
 	OptionElapsedTime    = 8
 	OptionRelayMessage   = 9
-	OptionAuth           = 11
 	OptionUserClass      = 15
 	OptionVendorClass    = 16
 	OptionInterfaceID    = 18
-	OptionReconfMessage  = 19
 	OptionIAPD           = 25
 	OptionIAPrefix       = 26
 	OptionBootFileURL    = 59  // RFC 5970
@@ -92,15 +90,6 @@ func (m Message) ClientLinkAddr() (mac [6]byte, found bool) {
 // one nearer to the client has sent, 0 if it was the usual one.
 func AppendRelayPort(b []byte, port uint16) []byte {
 	return Append(b, OptionRelayPort, []byte{byte(port >> 8), byte(port)})
-}
-
-// RelayPort is the port in the Relay Source Port option.
-func (m Message) RelayPort() (port uint16, found bool) {
-	value, found := m.Option(OptionRelayPort)
-	if !found || len(value) != 2 {
-		return 0, false
-	}
-	return binary.BigEndian.Uint16(value), true
 }
 
 // Options are the options of the message itself, not of those inside of it; values share the message's memory.

@@ -61,17 +61,16 @@ const (
 	NoRoom           // the options that are to be added do not fit
 
 	// Reasons for which it drops a reply.
-	NotAReply          // no RELAY-REPL with a server's message inside
-	Unsolicited        // no pending request matches
-	TokenMissing       // the server has not repeated the token
-	BadToken           // the token is not the request's
-	ReplyLimit         // one more reply to a request than any server sends
-	WrongLink          // the link address, or the Interface-Id, is not the request's
-	ReconfigureRefused // a RECONFIGURE that no client may believe, or from a host that may not send one
-	BadAddress         // for an address that no host can have
-	UntrustedServer    // from outside the server prefixes
-	TooLong            // larger than the listener's MTU
-	ListenerDown       // the listener that the client is on is gone
+	NotAReply       // no RELAY-REPL with a server's message inside
+	Unsolicited     // no pending request matches
+	TokenMissing    // the server has not repeated the token
+	BadToken        // the token is not the request's
+	ReplyLimit      // one more reply to a request than any server sends
+	WrongLink       // the link address, or the Interface-Id, is not the request's
+	BadAddress      // for an address that no host can have
+	UntrustedServer // from outside the server prefixes
+	TooLong         // larger than the listener's MTU
+	ListenerDown    // the listener that the client is on is gone
 
 	SendFailed // the kernel would not send it
 
@@ -89,56 +88,55 @@ var drops = [numDrops]struct {
 	name     string
 	families uint8
 }{
-	None:               {"none", 0},
-	ShortFrame:         {"short-frame", both},
-	NotIPv4:            {"not-ipv4", four},
-	NotIPv6:            {"not-ipv6", six},
-	BadIPHeader:        {"bad-ip-header", four},
-	NotUDP:             {"not-udp", four},
-	Fragment:           {"fragment", both},
-	ExtensionHeader:    {"extension-header", six},
-	BadUDPLength:       {"bad-udp-length", both},
-	BadUDPChecksum:     {"bad-udp-checksum", both},
-	ShortMessage:       {"short-message", both},
-	BadOp:              {"bad-op", four},
-	BadHlen:            {"bad-hlen", four},
-	BadType:            {"bad-type", six},
-	BadOptions:         {"bad-options", six},
-	BadRelayMessage:    {"bad-relay-message", six},
-	TooDeep:            {"too-deep", six},
-	OtherHost:          {boot.ReasonOtherHost, both},
-	Truncated:          {"truncated", both},
-	Overflow:           {"overflow", both},
-	HeardByListener:    {boot.ReasonHeardByListener, both},
-	ReplyFromClient:    {boot.ReasonReplyFromClient, both},
-	UnicastFromClient:  {"unicast-from-client", six},
-	BadSource:          {"bad-source", six},
-	HopLimit:           {"hop-limit", both},
-	Loop:               {"loop", both},
-	BadGiaddr:          {"bad-giaddr", four},
-	UntrustedRelay:     {"untrusted-relay", both},
-	UntrustedLink:      {"untrusted-link-address", six},
-	UntrustedAgent:     {"untrusted-option82", four},
-	AgentRefused:       {"agent-refused", four},
-	NoServer:           {"no-server", both},
-	NoGiaddr:           {"no-giaddr", four},
-	ClientLimit:        {"client-limit", both},
-	TotalLimit:         {"total-limit", both},
-	NewcomerLimit:      {"newcomer-limit", both},
-	TransactionTaken:   {"transaction-taken", six},
-	NoRoom:             {"no-room", six},
-	NotAReply:          {"not-a-reply", six},
-	Unsolicited:        {boot.ReasonUnsolicited, both},
-	TokenMissing:       {"token-missing", both},
-	BadToken:           {"bad-token", both},
-	ReplyLimit:         {"reply-limit", both},
-	WrongLink:          {"wrong-link", six},
-	ReconfigureRefused: {"reconfigure-refused", six},
-	BadAddress:         {"bad-address", four},
-	UntrustedServer:    {"untrusted-server", both},
-	TooLong:            {"too-long", both},
-	ListenerDown:       {"listener-down", both},
-	SendFailed:         {"send-failed", both},
+	None:              {"none", 0},
+	ShortFrame:        {"short-frame", both},
+	NotIPv4:           {"not-ipv4", four},
+	NotIPv6:           {"not-ipv6", six},
+	BadIPHeader:       {"bad-ip-header", four},
+	NotUDP:            {"not-udp", four},
+	Fragment:          {"fragment", both},
+	ExtensionHeader:   {"extension-header", six},
+	BadUDPLength:      {"bad-udp-length", both},
+	BadUDPChecksum:    {"bad-udp-checksum", both},
+	ShortMessage:      {"short-message", both},
+	BadOp:             {"bad-op", four},
+	BadHlen:           {"bad-hlen", four},
+	BadType:           {"bad-type", six},
+	BadOptions:        {"bad-options", six},
+	BadRelayMessage:   {"bad-relay-message", six},
+	TooDeep:           {"too-deep", six},
+	OtherHost:         {boot.ReasonOtherHost, both},
+	Truncated:         {"truncated", both},
+	Overflow:          {"overflow", both},
+	HeardByListener:   {boot.ReasonHeardByListener, both},
+	ReplyFromClient:   {boot.ReasonReplyFromClient, both},
+	UnicastFromClient: {"unicast-from-client", six},
+	BadSource:         {"bad-source", six},
+	HopLimit:          {"hop-limit", both},
+	Loop:              {"loop", both},
+	BadGiaddr:         {"bad-giaddr", four},
+	UntrustedRelay:    {"untrusted-relay", both},
+	UntrustedLink:     {"untrusted-link-address", six},
+	UntrustedAgent:    {"untrusted-option82", four},
+	AgentRefused:      {"agent-refused", four},
+	NoServer:          {"no-server", both},
+	NoGiaddr:          {"no-giaddr", four},
+	ClientLimit:       {"client-limit", both},
+	TotalLimit:        {"total-limit", both},
+	NewcomerLimit:     {"newcomer-limit", both},
+	TransactionTaken:  {"transaction-taken", six},
+	NoRoom:            {"no-room", six},
+	NotAReply:         {"not-a-reply", six},
+	Unsolicited:       {boot.ReasonUnsolicited, both},
+	TokenMissing:      {"token-missing", both},
+	BadToken:          {"bad-token", both},
+	ReplyLimit:        {"reply-limit", both},
+	WrongLink:         {"wrong-link", six},
+	BadAddress:        {"bad-address", four},
+	UntrustedServer:   {"untrusted-server", both},
+	TooLong:           {"too-long", both},
+	ListenerDown:      {"listener-down", both},
+	SendFailed:        {"send-failed", both},
 }
 
 func (d Drop) String() string { return drops[d].name }

@@ -38,12 +38,6 @@ type family interface {
 	replied(m []byte, o *origin) (s speech, ok bool)
 	// describeEvent puts a message's options about its machine into an event.
 	describeEvent(e *boot.Event, m []byte) texts
-	// log writes the line of a transaction. It runs at debug only and may allocate.
-	log(r *Relay, what, listener string, m []byte, more ...any)
-	// logFields describes a server's message for the log.
-	logFields(m []byte, from netip.Addr) []any
-	// isOf tells whether a packet of the trace belongs to a client.
-	isOf(b []byte, isFrame bool, mac []byte) bool
 	// blank takes the code out of a token: a reader of a trace must not be able to answer.
 	blank(b []byte)
 }

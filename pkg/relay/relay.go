@@ -91,7 +91,7 @@ func assemble(config Config) (*Relay, error) {
 	r.traits = r.family.traits()
 	r.verbose = r.logger.Enabled(context.Background(), slog.LevelDebug)
 	r.logLimiter = loglimit.New(r.logger, 1, time.Minute)
-	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Of: r.family.isOf, Blank: r.family.blank})
+	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Blank: r.family.blank})
 	var err error
 	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
 	if r.metrics, err = newMetrics(&config, r.traits, pending); err != nil {

@@ -1,8 +1,12 @@
 package relay
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"time"
+
+	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -81,25 +85,82 @@ func (w *worker) hand(s *speech, server netip.AddrPort, where string, now int64,
 	}
 	e := &w.event
 	e.Reset()
-	e.Kind, e.V6, e.At = boot.DHCPRequest, w.relay.config.IPv6, w.teller.clock+now
-	if s.fromServer {
-		e.Kind, e.Took = boot.DHCPReply, s.took
-	}
+	e.At = w.teller.clock + now
 	if drop != None {
 		e.Outcome = boot.Dropped
 	}
-	e.MAC, e.Client, e.Relay = s.mac, s.client, s.relay
 	if server.IsValid() {
 		e.Endpoint, e.Port = server.Addr().As16(), server.Port()
 	}
-	texts := w.relay.family.describeEvent(e, s.message)
-	boot.SetText(e, boot.VendorClass, maxClass, texts.vendor)
-	boot.SetText(e, boot.UserClass, maxClass, texts.user)
-	boot.SetText(e, boot.HostName, maxHost, texts.host)
-	boot.SetText(e, boot.File, maxFile, texts.file)
+	w.relay.describe(e, s)
 	boot.SetText(e, boot.Where, maxWhere, where)
 	if drop != None {
 		boot.SetText(e, boot.Reason, maxReason, drop.String())
 	}
 	w.teller.emit(e)
+}
+
+// describe puts what a message says into an event.
+func (r *Relay) describe(e *boot.Event, s *speech) {
+	e.Kind, e.V6, e.MAC, e.Client, e.Relay = boot.DHCPRequest, r.config.IPv6, s.mac, s.client, s.relay
+	if s.fromServer {
+		e.Kind, e.Took = boot.DHCPReply, s.took
+	}
+	texts := r.family.describeEvent(e, s.message)
+	boot.SetText(e, boot.VendorClass, maxClass, texts.vendor)
+	boot.SetText(e, boot.UserClass, maxClass, texts.user)
+	boot.SetText(e, boot.HostName, maxHost, texts.host)
+	boot.SetText(e, boot.File, maxFile, texts.file)
+}
+
+// logged logs the event of a message that was relayed, and emits it. It is for the level debug, and may allocate.
+func (r *Relay) logged(e *boot.Event) {
+	switch {
+	case e.Outcome == boot.Dropped: // worker.drop has logged it
+	case e.Kind == boot.DHCPRequest:
+		r.logger.Debug("relayed request", fields(e)...)
+	default:
+		r.logger.Debug("relayed reply", fields(e)...)
+	}
+	if r.config.Event != nil {
+		r.config.Event(e)
+	}
+}
+
+// said describes a server's message that answers nothing, for the log.
+func (r *Relay) said(m []byte, from netip.Addr) []any {
+	var e boot.Event
+	if s, ok := r.family.replied(m, &origin{}); ok {
+		r.describe(&e, &s)
+	}
+	return append([]any{"source", from.String()}, fields(&e)...)
+}
+
+// fields are what an event says of a message, for the log.
+func fields(e *boot.Event) (all []any) {
+	add := func(key, value string) {
+		if value != "" {
+			all = append(all, key, value)
+		}
+	}
+	add("listener", string(e.Text(boot.Where)))
+	add("type", e.TypeName())
+	add("xid", fmt.Sprintf("%06x", e.XID))
+	if e.MAC != ([6]byte{}) {
+		add("mac", net.HardwareAddr(e.MAC[:]).String())
+	}
+	for key, b := range map[string][16]byte{
+		"client": e.Client, "relay_agent": e.Relay, "address": e.Given, "next_server": e.Next, "endpoint": e.Endpoint,
+	} {
+		if address := boot.Addr(b); address.IsValid() {
+			add(key, address.String())
+		}
+	}
+	if e.HasArch {
+		add("arch", iana.Arch(e.Arch).String())
+	}
+	add("vendor_class", string(e.Text(boot.VendorClass)))
+	add("user_class", string(e.Text(boot.UserClass)))
+	add("boot_file", string(e.Text(boot.File)))
+	return all
 }

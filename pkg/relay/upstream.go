@@ -166,7 +166,7 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 		}
 		u.unicasts.AddUDP(slot[out.start:out.end], out.to, local, link)
 		r.trace.Payload(now, netip.AddrPortFrom(local, r.serverPort), out.to, slot[out.start:out.end])
-		u.answered(unicast, out)
+		r.metrics.of(unicast).relayed(toClient, out.kind)
 		return None
 	}
 	drop, open := None, r.vlans[out.listener].Opened()
@@ -188,15 +188,6 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 	}
 	u.frames[out.listener].AddFrame(framed, open.Index)
 	r.trace.Frame(now, framed)
-	u.answered(int(out.listener), out)
+	r.metrics.of(int(out.listener)).relayed(toClient, out.kind)
 	return None
-}
-
-// answered counts and logs a reply that is sent.
-func (u *upstream) answered(listener int, out *back) {
-	u.relay.metrics.of(listener).relayed(toClient, out.kind)
-	if u.relay.verbose {
-		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), out.message,
-			"to", out.to.Addr().String())
-	}
 }

@@ -2,16 +2,12 @@ package relay
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
-	"fmt"
 	"hash/maphash"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -312,52 +308,6 @@ func userClass(value []byte) []byte {
 		return value
 	}
 	return value[1 : 1+int(value[0])]
-}
-
-// log describes what the library cannot read, as BOOTP or options without an END, by the fixed fields alone.
-func (*v4) log(r *Relay, what, listener string, b []byte, more ...any) {
-	m := dhcp.Message(b)
-	chaddr := m.Chaddr()
-	args := []any{
-		"listener", listener,
-		"type", m.Type().String(),
-		"xid", fmt.Sprintf("%08x", m.XID()),
-		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(),
-	}
-	if said, err := dhcpv4.FromBytes(m); err == nil {
-		if arches := said.ClientArch(); len(arches) > 0 {
-			args = append(args, "arch", arches[0].String())
-		}
-		if class := said.ClassIdentifier(); class != "" {
-			args = append(args, "vendor_class", class)
-		}
-		if classes := said.UserClass(); len(classes) > 0 {
-			args = append(args, "user_class", strings.Join(classes, ", "))
-		}
-		if m.Op() == dhcp.OpReply {
-			args = append(args, "boot_file", cmp.Or(said.BootFileNameOption(), said.BootFileName))
-		}
-	}
-	if m.Op() == dhcp.OpReply {
-		args = append(args, "yiaddr", dhcp.Addr(m.Yiaddr()).String(), "next_server", dhcp.Addr(m.Siaddr()).String())
-	}
-	r.logger.Debug(what, append(args, more...)...) //nolint:sloglint // constants of the callers
-}
-
-func (*v4) isOf(b []byte, isFrame bool, chaddr []byte) bool {
-	m := dhcp.Message(b)
-	if isFrame {
-		datagram, fault := frame.Parse(b, frame.Trust)
-		if fault != frame.OK {
-			return false
-		}
-		m = datagram.Payload
-	}
-	if m.Check() != dhcp.OK || int(m.HLen()) < len(chaddr) {
-		return false
-	}
-	got := m.Chaddr()
-	return string(got[:len(chaddr)]) == string(chaddr)
 }
 
 func (*v4) blank(b []byte) {

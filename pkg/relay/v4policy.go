@@ -3,7 +3,6 @@ package relay
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -402,11 +401,4 @@ func (w *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, targets *server
 	// Its replies are to be counted, too, but none as its first: it is not known when it was asked.
 	r.pending.RememberAnswered(*k, learned, now)
 	return None
-}
-
-func (*v4) logFields(b []byte, from netip.Addr) []any {
-	m := dhcp.Message(b)
-	chaddr := m.Chaddr()
-	return []any{"source", from.String(), "type", m.Type().String(), "xid", fmt.Sprintf("%08x", m.XID()),
-		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(), "giaddr", dhcp.Addr(m.Giaddr()).String()}
 }

@@ -1,15 +1,12 @@
 package relay
 
 import (
-	"bytes"
 	"encoding/binary"
-	"fmt"
 	"hash/maphash"
 	"net"
 	"net/netip"
 	"os"
 
-	"github.com/insomniacslk/dhcp/dhcpv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -276,66 +273,6 @@ func firstClass(b []byte) []byte {
 	}
 	n := int(binary.BigEndian.Uint16(b))
 	return b[2:min(len(b), 2+n)]
-}
-
-func (*v6) log(r *Relay, what, listener string, b []byte, _ ...any) {
-	m := dhcp6.Message(b)
-	client, around := m.Innermost()
-	args := []any{
-		"listener", listener,
-		"type", client.Type().String(),
-		"xid", fmt.Sprintf("%06x", client.XID()),
-		"peer", netip.AddrFrom16(m.Peer()).String(),
-		"link_address", netip.AddrFrom16(m.Link()).String(),
-	}
-	if mac, found := around.ClientLinkAddr(); found {
-		args = append(args, "mac", net.HardwareAddr(mac[:]).String())
-	}
-	if said, err := dhcpv6.MessageFromBytes(client); err == nil {
-		if duid := said.Options.ClientID(); duid != nil {
-			args = append(args, "duid", duid.String())
-		}
-		if arches := said.Options.ArchTypes(); len(arches) > 0 {
-			args = append(args, "arch", arches[0].String())
-		}
-		if url := said.Options.BootFileURL(); url != "" {
-			args = append(args, "boot_file", url)
-		}
-	}
-	r.logger.Debug(what, args...) //nolint:sloglint // constants of the callers
-}
-
-// isOf tells whether a packet belongs to the owner of a MAC address: by the frame, by the relay agent's option 79, by a
-// peer address that was made from the MAC address, or by a client identifier that ends with it.
-func (*v6) isOf(b []byte, isFrame bool, mac []byte) bool {
-	if len(mac) != len(frame.MAC{}) {
-		return false
-	}
-	m := dhcp6.Message(b)
-	if isFrame {
-		datagram, fault := frame.Parse6(b, frame.Trust)
-		if fault != frame.OK {
-			return false
-		}
-		if owner := frame.MAC(mac); datagram.SrcMAC == owner || datagram.DstMAC == owner {
-			return true
-		}
-		m = datagram.Payload
-	}
-	if m.Check(dhcp6.HopLimit+1) != dhcp6.OK {
-		return false
-	}
-	client, around := m.Innermost()
-	if around != nil {
-		if told, found := around.ClientLinkAddr(); found {
-			return told == frame.MAC(mac)
-		}
-		if around.Peer() == frame.LinkLocal(frame.MAC(mac)) {
-			return true
-		}
-	}
-	duid, found := client.Option(dhcp6.OptionClientID)
-	return found && bytes.HasSuffix(duid, mac)
 }
 
 func (v *v6) blank(b []byte) {

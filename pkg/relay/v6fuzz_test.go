@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"net/netip"
 	"testing"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -88,13 +87,6 @@ func FuzzReply6(f *testing.F) {
 		reply := dhcp6.Message(slot[headroom6:])
 		o, drop := reply6(b.worker, reply, serverIP, b.targets, 0)
 		if drop != None {
-			return
-		}
-		if o.listener == unicast { // to a relay agent, which only a RECONFIGURE does unasked
-			client, _ := reply.Innermost()
-			if client.Type() != dhcp6.Reconfigure || !within(b.config.TrustedRelays, netip.AddrFrom16(reply.Peer())) {
-				t.Fatalf("a reply that nobody asked for goes to %+v", o)
-			}
 			return
 		}
 		if o.listener != 0 {

@@ -262,8 +262,9 @@ func TestRelaySourcePort(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			if port, found := got.RelayPort(); found != test.told || found && port != test.port {
-				t.Errorf("the server is told of port %d: %v", port, found)
+			port, found := got.Option(dhcp6.OptionRelayPort)
+			if found != test.told || found && binary.BigEndian.Uint16(port) != test.port {
+				t.Errorf("the server is told of port %x: %v", port, found)
 			}
 			if o, drop := reply6(b.worker, answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
 				t.Errorf("got %v, port %d, want %d", drop, o.port, test.want)

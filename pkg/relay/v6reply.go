@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -29,13 +28,8 @@ func (w *worker) reply6(
 		}
 	}
 	client, around := m.Innermost()
-	if around == nil || fromClient(client.Type()) {
+	if around == nil || fromClient(client.Type()) || client.Type() == dhcp6.Reconfigure { // which answers no request
 		return NotAReply
-	}
-	if client.Type() == dhcp6.Reconfigure {
-		out.origin, drop = w.reconfigure(m, client, from, targets)
-		out.found = drop == None
-		return drop
 	}
 	k := r.keyOf6(client, m.Peer())
 	o, found := r.pending.Peek(k, now)
@@ -124,61 +118,4 @@ func (r *Relay) isForListener(m dhcp6.Message, listener int16) bool {
 func senderOf(from netip.Addr) uint8 {
 	ip := from.As16()
 	return uint8((binary.BigEndian.Uint64(ip[:]) ^ binary.BigEndian.Uint64(ip[8:])) * 0x9e3779b97f4a7c15 >> 56)
-}
-
-func (*v6) logFields(b []byte, from netip.Addr) []any {
-	m := dhcp6.Message(b)
-	client, _ := m.Innermost()
-	return []any{"source", from.String(), "type", client.Type().String(), "xid", fmt.Sprintf("%06x", client.XID()),
-		"peer", netip.AddrFrom16(m.Peer()).String()}
-}
-
-// reconfigure decides about a RECONFIGURE, which answers no request (RFC 9915 section 18.3.11). It has to come from a
-// server of this relay, to name a link of this relay or a relay agent that may send here, and to be one that a client
-// may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
-func (w *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, targets *server.Targets) (o origin, drop Drop) {
-	r := w.relay
-	known := len(r.config.TrustedServers) > 0
-	for i := range targets.All {
-		known = known || targets.All[i].Addr.Addr() == from
-	}
-	_, message := client.Option(dhcp6.OptionReconfMessage)
-	_, auth := client.Option(dhcp6.OptionAuth)
-	if !known || !message || !auth || client.XID() != 0 || !answerable6(m.Peer()) {
-		return o, ReconfigureRefused
-	}
-	o = origin{origin6: origin6{port: clientPort6, link: m.Link()}}
-	if m.Inner().IsRelay() {
-		o.port = serverPort6
-		if port, found := m.RelayPort(); found && port != 0 {
-			o.port = port
-		}
-	}
-	_, named := m.Option(dhcp6.OptionInterfaceID)
-	if r.byUnicast(m, named) && targets.Source.IsValid() {
-		o.listener, o.local = unicast, targets.Source.As16()
-		return o, None
-	}
-	for i, v := range r.vlans {
-		o.listener = int16(i)
-		open := v.Opened()
-		switch {
-		case open == nil:
-		case named && r.isForListener(m, o.listener), !named && open.Info.address == o.link && o.link != [16]byte{}:
-			return o, None
-		}
-	}
-	return o, ReconfigureRefused
-}
-
-// byUnicast tells whether a RECONFIGURE goes to a relay agent that sends to this host, and not to one on a listener's
-// link: the Interface-Id says so, or neither that nor the link address names a link (RFC 9915 section 19.2).
-func (r *Relay) byUnicast(m dhcp6.Message, named bool) bool {
-	if !m.Inner().IsRelay() || !global(m.Peer()) || !within(r.config.TrustedRelays, netip.AddrFrom16(m.Peer())) {
-		return false
-	}
-	if named {
-		return r.isForListener(m, unicast)
-	}
-	return m.Link() == [16]byte{}
 }

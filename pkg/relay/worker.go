@@ -32,7 +32,9 @@ type worker struct {
 func newWorker(r *Relay, listener int) *worker {
 	name := r.nameOf(int16(listener))
 	w := &worker{relay: r, counters: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
-	w.teller.emit = r.config.Event
+	if w.teller.emit = r.config.Event; r.verbose {
+		w.teller.emit = r.logged
+	}
 	w.sender = server.NewSender(server.SenderConfig{
 		Own: func() *socket.Socket { return r.upstream.Socket }, Port: r.serverPort, Trace: r.trace,
 		Failed: func(errno unix.Errno) {
@@ -77,13 +79,10 @@ func (w *worker) admit(a *arrival, asker admit.Asker, now int64) Drop {
 	}
 }
 
-// pass sends a client's request, and counts and logs it.
+// pass sends a client's request, and counts it.
 func (w *worker) pass(b []byte, targets *server.Targets, now int64, kind int) {
 	w.counters.relayed(toServer, kind)
 	w.send(b, targets, now)
-	if w.relay.verbose {
-		w.relay.family.log(w.relay, "relayed request", w.name, b)
-	}
 }
 
 // send adds a client's request to the batch for every server. b must not change before w.sender.Flush.
@@ -142,13 +141,13 @@ func supersedes(earlier, later origin) bool { return later.mac == earlier.mac ||
 
 // refuse logs that a server's message was dropped.
 func (r *Relay) refuse(what string, m []byte, from netip.Addr, now int64, remedy string) {
-	r.logLimiter.WarnAt(now, what, func() []any { return append(r.family.logFields(m, from), "remedy", remedy) })
+	r.logLimiter.WarnAt(now, what, func() []any { return append(r.said(m, from), "remedy", remedy) })
 }
 
 // unsolicited notes a reply that matched nothing.
 func (r *Relay) unsolicited(m []byte, from netip.Addr, now int64) Drop {
 	r.servers.Unsolicited()
-	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return r.family.logFields(m, from) })
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return r.said(m, from) })
 	return Unsolicited
 }
 

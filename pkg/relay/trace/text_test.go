@@ -24,8 +24,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	ring := New(8, Protocol{
-		Wall: func(at int64) time.Time { return time.Unix(0, at) },
-		Of:   func([]byte, bool, []byte) bool { return true }, Blank: func([]byte) {},
+		Wall: func(at int64) time.Time { return time.Unix(0, at) }, Blank: func([]byte) {},
 	})
 	client4, server4 := netip.MustParseAddrPort("10.244.0.10:67"), netip.MustParseAddrPort("10.244.0.11:67")
 	client6, server6 := netip.MustParseAddrPort("[2001:db8::1]:547"), netip.MustParseAddrPort("[2001:db8::2]:547")

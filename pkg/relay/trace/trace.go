@@ -4,6 +4,7 @@ package trace
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"io"
 	"net/netip"
@@ -21,8 +22,6 @@ const snapLen = 1514
 type Protocol struct {
 	// Wall is the wall clock at a time of the relay's clock.
 	Wall func(at int64) time.Time
-	// Of tells whether a packet belongs to a client by its hardware address. It is a frame, or a UDP payload.
-	Of func(b []byte, frame bool, mac []byte) bool
 	// Blank takes the codes of tokens out of a UDP payload: a reader of the trace must not be able to answer.
 	Blank func(b []byte)
 }
@@ -84,12 +83,22 @@ func (r *Ring) of(mac []byte) (found []taken) {
 	begin := r.protocol.Wall(0) // asked for once, or packets of one time would be put out of their order
 	for i := max(0, r.count-len(r.packets)); i < r.count; i++ {
 		p := &r.packets[i%len(r.packets)]
-		if len(mac) == 0 || r.protocol.Of(p.bytes(), p.frame(), mac) {
+		if isOf(p.bytes(), mac) {
 			c := *p
 			found = append(found, taken{packet: &c, at: begin.Add(time.Duration(p.at)), blank: r.protocol.Blank})
 		}
 	}
 	return found
+}
+
+// isOf reports whether a packet names a client: in a frame's header, as chaddr, in option 79 or a client identifier, or
+// within the link-local address that is made of it.
+func isOf(b, mac []byte) bool {
+	if bytes.Contains(b, mac) || len(mac) != len(frame.MAC{}) {
+		return bytes.Contains(b, mac)
+	}
+	local := frame.LinkLocal(frame.MAC(mac))
+	return bytes.Contains(b, local[8:])
 }
 
 // The pcap file format: microseconds, Ethernet.
