@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/hardware"
@@ -110,13 +111,10 @@ func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
 
 // count registers metrics of the events that came, of those that were lost, and of machines that were forgotten.
 func count(registry prometheus.Registerer, r *feed.Receiver, j *journal.Journal) {
-	counter := func(name, help string, value func() uint64) {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
-			func() float64 { return float64(value()) }))
-	}
-	counter("stack_boot_events_received_total", "Events of boots that programs have told.", r.Received)
-	counter("stack_boot_events_lost_total", "Events that programs had no room for.", r.Lost)
-	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", r.Twins)
-	counter("stack_boot_streams_refused_total", "Connections without the key, or of another release.", r.Refused)
-	counter("stack_boot_machines_forgotten_total", "Machines that made room for others.", j.Forgotten)
+	s := metric.New(registry, "stack_boot")
+	s.CounterFunc("events_received_total", "Events of boots that programs have told.", r.Received)
+	s.CounterFunc("events_lost_total", "Events that programs had no room for.", r.Lost)
+	s.CounterFunc("events_twins_total", "Events that another relay had told of the same packet.", r.Twins)
+	s.CounterFunc("streams_refused_total", "Connections without the key, or of another release.", r.Refused)
+	s.CounterFunc("machines_forgotten_total", "Machines that made room for others.", j.Forgotten)
 }

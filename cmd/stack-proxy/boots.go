@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/record"
@@ -25,9 +26,7 @@ func (c *config) boots(logger *slog.Logger, registry prometheus.Registerer) (rec
 		Registerer: registry,
 	})
 	boots := record.NewBoots(sender.Event, sender.Line)
-	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "stack_proxy_boot_events_spared_total",
-		Help: "Ordinary requests of one client beyond those that tell anything of its boot.",
-	}, func() float64 { return float64(boots.Spared()) }))
+	metric.New(registry, "stack_proxy").CounterFunc("boot_events_spared_total",
+		"Ordinary requests of one client beyond those that tell anything of its boot.", boots.Spared)
 	return boots.Record, []daemon.Task{sender}
 }

@@ -31,6 +31,17 @@ func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	return add(s, s.factory.NewGaugeVec(prometheus.GaugeOpts{Name: s.prefix + name, Help: help}, s.with(labels)))
 }
 
+// GaugeFunc makes a gauge that is read when it is asked for.
+func (s *Set) GaugeFunc(name, help string, read func() float64) {
+	s.factory.NewGaugeFunc(prometheus.GaugeOpts{Name: s.prefix + name, Help: help}, read)
+}
+
+// CounterFunc is GaugeFunc for a counter.
+func (s *Set) CounterFunc(name, help string, read func() uint64) {
+	s.factory.NewCounterFunc(prometheus.CounterOpts{Name: s.prefix + name, Help: help},
+		func() float64 { return float64(read()) })
+}
+
 // Histogram makes histograms with upper bounds.
 func (s *Set) Histogram(name, help string, bounds ...float64) *prometheus.HistogramVec {
 	return add(s, s.factory.NewHistogramVec(prometheus.HistogramOpts{

@@ -90,20 +90,6 @@ func (m Message) Check() Fault {
 	return OK
 }
 
-// OtherCookie tells that something else stands where the cookie of DHCP would: neither that, nor zeroes, which a
-// message may get as padding on its way. The vendor's area is not a relay agent's to judge (RFC 1542 section 4.1.1).
-func (m Message) OtherCookie() bool {
-	if m.HasOptions() {
-		return false
-	}
-	for _, b := range m[offOptions:min(len(m), offFirst)] {
-		if b != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Op is the direction.
 func (m Message) Op() Op { return Op(m[offOp]) }
 

@@ -54,27 +54,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestOtherCookie tells what is counted: BOOTP without a cookie is not.
-func TestOtherCookie(t *testing.T) {
-	tests := map[string]struct {
-		vend []byte
-		want bool
-	}{
-		"DHCP":    {vend: []byte{0x63, 0x82, 0x53, 0x63, 255}},
-		"none":    {},
-		"short":   {vend: []byte{0, 0, 0}},
-		"zeroes":  {vend: make([]byte, 64)},
-		"CMU":     {vend: []byte{'C', 'M', 'U', 0}, want: true},
-		"damaged": {vend: []byte{0x53, 0x63, 0x35, 1}, want: true},
-		"part":    {vend: []byte{0x63, 0x82}, want: true},
-	}
-	for name, test := range tests {
-		if got := append(fixed(), test.vend...).OtherCookie(); got != test.want {
-			t.Errorf("%s: got %v, want %v", name, got, test.want)
-		}
-	}
-}
-
 func set(m Message, at int, value byte) Message {
 	m[at] = value
 	return m

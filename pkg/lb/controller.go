@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
@@ -89,9 +88,6 @@ func New(o Options) *Controller {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Leases == nil {
 		o.Leases = o.Client.CoordinationV1()
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
 	}
 	o.ProbeInterval = cmp.Or(o.ProbeInterval, probe.WatchInterval)
 	c := &Controller{
@@ -272,7 +268,7 @@ func (c *Controller) start(ctx context.Context, wish *service.Address) {
 		c.mu.Lock()
 		delete(c.vips, wish.IP)
 		c.mu.Unlock()
-		c.metrics.forget(wish.IP)
+		c.metrics.Forget(wish.IP.String())
 		c.queue.Add(all) // a Service may ask for the address again already
 	})
 }

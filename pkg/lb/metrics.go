@@ -5,58 +5,37 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
 
 // Metrics are the controller's. Their label address is one that a Service asks for.
 type Metrics struct {
-	held, wireOwners, notServing *prometheus.GaugeVec
-	alone                        *prometheus.GaugeVec
-	owner, why                   *prometheus.GaugeVec
-	moves                        *prometheus.CounterVec
-	requests                     *prometheus.HistogramVec
-	refused                      prometheus.Gauge
+	*metric.Set                                     // of addresses
+	held, alone, owner, why, wireOwners, notServing *prometheus.GaugeVec
+	moves                                           *prometheus.CounterVec
+	requests                                        *prometheus.HistogramVec
+	refused                                         prometheus.Gauge
 }
 
-// NewMetrics creates and registers the metrics.
+// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	address := []string{"address"}
-	m := &Metrics{
-		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_address_held", Help: "Whether this node announces the address.",
-		}, address),
-		wireOwners: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_wire_owners",
-			Help: "Stations that answered the last question for the address, this node included if it has it.",
-		}, address),
-		notServing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_lease_without_answer",
-			Help: "Whether the address's lease is held and nobody has answered three questions in a row.",
-		}, address),
-		alone: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_address_without_api",
-			Help: "Whether this node keeps the address while the API does not answer.",
-		}, address),
-		owner: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_wire_owner", Help: "A station that answered the last question for the address; always 1.",
-		}, []string{"address", "mac"}),
-		why: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "stack_lb_address_not_announced", Help: "Why this node does not announce the address; always 1.",
-		}, []string{"address", "reason"}),
-		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stack_lb_address_moves_total", Help: "How often this node claimed or withdrew the address.",
-		}, []string{"address", "to"}),
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "stack_lb_lease_request_seconds", Help: "How long requests for leases took, by their result.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2},
-		}, []string{"result"}),
-		refused: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "stack_lb_services_refused", Help: "Services of ours that ask for what they cannot have.",
-		}),
+	s, requests := metric.New(r, "stack_lb", "address"), metric.New(r, "stack_lb_lease_request", "result")
+	return &Metrics{
+		Set:        s,
+		held:       s.Gauge("address_held", "Whether this node announces the address."),
+		wireOwners: s.Gauge("wire_owners", "Stations that answered the last question for the address, this node included if it has it."),
+		notServing: s.Gauge("lease_without_answer", "Whether the address's lease is held and nobody has answered three questions in a row."),
+		alone:      s.Gauge("address_without_api", "Whether this node keeps the address while the API does not answer."),
+		owner:      s.Gauge("wire_owner", "A station that answered the last question for the address; always 1.", "mac"),
+		why:        s.Gauge("address_not_announced", "Why this node does not announce the address; always 1.", "reason"),
+		moves:      s.Counter("address_moves_total", "How often this node claimed or withdrew the address.", "to"),
+		requests: requests.Histogram("seconds", "How long requests for leases took, by their result.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2),
+		refused: metric.New(r, "stack_lb").Gauge("services_refused", "Services of ours that ask for what they cannot have.").
+			WithLabelValues(),
 	}
-	r.MustRegister(m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why, m.moves, m.requests, m.refused)
-	return m
 }
 
 // holds tells that this node announces an address, or why not.
@@ -80,15 +59,6 @@ func (m *Metrics) sees(ip netip.Addr, owners []frame.MAC, mine bool) {
 	for _, mac := range owners {
 		m.owner.WithLabelValues(address, hardware(mac)).Set(1)
 	}
-}
-
-// forget removes an address that no Service asks for any more.
-func (m *Metrics) forget(ip netip.Addr) {
-	labels := prometheus.Labels{"address": ip.String()}
-	for _, vec := range []*prometheus.GaugeVec{m.held, m.alone, m.wireOwners, m.notServing, m.owner, m.why} {
-		vec.DeletePartialMatch(labels)
-	}
-	m.moves.DeletePartialMatch(labels)
 }
 
 func boolean(b bool) float64 {

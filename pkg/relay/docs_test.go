@@ -39,11 +39,7 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 	} {
 		registry := prometheus.NewRegistry()
 		family.config.Registerer, family.config.Listeners = registry, []Listener{{Name: "macvlan0"}}
-		none := func() float64 { return 0 }
-		m, err := newMetrics(&family.config, family.traits, none)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := newMetrics(&family.config, family.traits, func() float64 { return 0 })
 		server.New(server.Config{Names: []string{"smee"}, Metrics: m.servers})
 		m.open("macvlan0", true)
 		tables[name] = envdoc.Metrics(registry, family.traits.prefix+"_")

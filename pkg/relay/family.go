@@ -58,20 +58,7 @@ type traits struct {
 	replyByte         byte // begins a server's message
 	noSource          Drop // the relay has no address to which servers answer
 	kinds             []string
-	own               []counter
 }
-
-// counter counts requests by listener.
-type counter struct {
-	name, help    string
-	listenersOnly bool
-}
-
-// The families' own counters, by place.
-const (
-	omitted      = 0 // of DHCPv4: option 82 that did not fit
-	otherCookies = 1 // of DHCPv4
-)
 
 // peer is an address and port, without the pointer that a netip.Addr holds: the pending table is large, and the garbage
 // collector need not look into it. IPv4 addresses are as in IPv6 (::ffff:0:0/96).

@@ -92,11 +92,7 @@ func assemble(config Config) (*Relay, error) {
 	r.verbose = r.logger.Enabled(context.Background(), slog.LevelDebug)
 	r.logLimiter = loglimit.New(r.logger, 1, time.Minute)
 	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Blank: r.family.blank})
-	var err error
-	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
-	if r.metrics, err = newMetrics(&config, r.traits, pending); err != nil {
-		return nil, err
-	}
+	r.metrics = newMetrics(&config, r.traits, func() float64 { return float64(r.pending.Sweep(r.now())) })
 	r.targets.Store(&server.Targets{})
 	for range config.Listeners {
 		r.gates = append(r.gates, admit.NewGate(config.NewcomerRate, r.limits))

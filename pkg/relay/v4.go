@@ -49,16 +49,6 @@ var traits4 = traits{
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
 	headroom: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
 	replyByte: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: typeNames(dhcp.Type(dhcp.NumTypes)),
-	own: []counter{
-		omitted: {
-			name: "_option82_omitted_total",
-			help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
-		},
-		otherCookies: {
-			name: "_other_cookies_total",
-			help: "Requests relayed whose vendor area begins with another cookie than that of DHCP.",
-		},
-	},
 }
 
 // typeNames are those of message types below a number.

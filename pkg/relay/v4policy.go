@@ -80,9 +80,6 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	}
 	m.StampRelay(ownGiaddr(targets))
 	m = dhcp.Pad(m)
-	if m.OtherCookie() {
-		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
-	}
 	return m, w.remember(k, o, now)
 }
 
@@ -173,7 +170,7 @@ func (w *worker) addOption82(
 		j = w.join(m, k, a, o, has82, linkAlone, limit, now)
 	}
 	if !j.fits {
-		w.relay.metrics.of(int(a.listener)).own[omitted].Inc()
+		w.relay.metrics.of(int(a.listener)).omitted.Inc()
 	}
 	return j.message, j.linked
 }

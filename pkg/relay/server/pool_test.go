@@ -23,7 +23,7 @@ func newPool(change func(*Config)) *Pool {
 		Names: []string{"10.244.0.11"}, Port: 67, ResolveInterval: 10 * time.Second, DeadAfter: 30,
 		Publish: func(*Targets) {},
 		Clock:   func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
-		Logger: logger, LogLimiter: loglimit.New(logger, 1, time.Minute), Metrics: NewMetrics("test"),
+		Logger: logger, LogLimiter: loglimit.New(logger, 1, time.Minute), Metrics: NewMetrics(nil, "test"),
 	}
 	change(&config)
 	return New(config)
