@@ -49,7 +49,7 @@ func (s *settings) Removed() map[string]string {
 	return map[string]string{
 		"NAMESPACE":              "leases are in " + prefix + "_WATCH_NAMESPACE, else in the pod's or kubeconfig's own",
 		"KEY":                    "without a key, the holder keeps an address that no other has while the API is away",
-		"ZONE":                   "the node's label topology.kubernetes.io/zone says it",
+		"ZONE":                   "endpoints of all zones are chosen in turn",
 		"DRAIN_TIMEOUT":          "open connections end when a Service in mode proxy gives up a port",
 		"CONNECTIONS":            "connections are as many as memory and descriptors allow",
 		"CONNECTIONS_PER_CLIENT": "one client has at most half of what memory and descriptors allow",

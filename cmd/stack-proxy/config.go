@@ -29,7 +29,6 @@ type config struct {
 	ArtifactsWait   time.Duration  `split_words:"true" default:"0s" desc:"how long after its start the process is not ready while files are missing, for several replicas: another one serves them"`
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
-	Zone            string         `desc:"topology zone of the node: endpoints meant for it are preferred (service: backends)"`
 	CatchAnswers    bool           `split_words:"true" default:"false" desc:"take every UDP datagram that comes in for another host, so that answers to machines reach tftp routes with source: transparent; for a pod's own network only (docs/tftp.md)"`
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
@@ -51,6 +50,7 @@ func (c *config) Removed() map[string]string {
 		"RESOLV_CONF":    "leave it out: name servers are those of /etc/resolv.conf",
 		"LISTEN_ADDRESS": "a route's listen takes an address: listen: \"192.0.2.2:69\"",
 		"HEGEL":          host, "TINK_SERVER": host, "SMEE": host,
+		"ZONE": "endpoints of all zones are chosen in turn",
 	}
 }
 

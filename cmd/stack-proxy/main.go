@@ -76,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Sink:         sink,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
-		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
+		Kube:         &kube.Client{Logger: logger},
 		Addresses:    c.PublicAddresses,
 		Logger:       logger,
 		Registry:     registry,

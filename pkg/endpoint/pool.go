@@ -307,28 +307,19 @@ func (p *Pool) rebuild() {
 	p.say(all)
 }
 
-// offered returns the healthy endpoints of the best kind: preferred ones, else any, else the fallback.
-func offered(all []*Endpoint) []*Endpoint {
-	ranks := make([][]*Endpoint, 3)
-	for _, e := range all {
-		if e.ejected {
-			continue
+// offered returns the healthy endpoints, and their fallback where there are none.
+func offered(all []*Endpoint) (usable []*Endpoint) {
+	for _, fallback := range []bool{false, true} {
+		for _, e := range all {
+			if !e.ejected && e.member.Fallback == fallback {
+				usable = append(usable, e)
+			}
 		}
-		rank := 1
-		switch {
-		case e.member.Fallback:
-			rank = 2
-		case e.member.Preferred:
-			rank = 0
-		}
-		ranks[rank] = append(ranks[rank], e)
-	}
-	for _, rank := range ranks {
-		if len(rank) > 0 {
-			return rank
+		if len(usable) > 0 {
+			break
 		}
 	}
-	return nil
+	return usable
 }
 
 // say logs when the pool begins and ends to offer endpoints that are not healthy.

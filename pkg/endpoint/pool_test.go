@@ -151,7 +151,7 @@ func TestTriedEndpointsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestFallbackAndPreferred(t *testing.T) {
+func TestFallback(t *testing.T) {
 	p := NewPool(Config{Route: "r", Sources: []Source{Fixed()}})
 	pick := func(members ...Member) map[netip.AddrPort]bool {
 		p.update(0, members, nil)
@@ -168,9 +168,6 @@ func TestFallbackAndPreferred(t *testing.T) {
 	}
 	if got := pick(Member{Addr: at(0), Fallback: true}); !got[at(0)] {
 		t.Errorf("terminating only: %v", got)
-	}
-	if got := pick(Member{Addr: at(0), Preferred: true}, Member{Addr: at(1)}); !got[at(0)] || got[at(1)] {
-		t.Errorf("own zone and another: %v", got)
 	}
 }
 

@@ -25,8 +25,6 @@ type Member struct {
 	Addr netip.AddrPort
 	// Fallback members serve only while no other does: the terminating ones of a Kubernetes Service (KEP-1669).
 	Fallback bool
-	// Preferred members are taken before the others: those in our own zone.
-	Preferred bool
 }
 
 // Fixed is a source that never changes.

@@ -213,7 +213,7 @@ func (c *Controller) replan(ctx context.Context) {
 		return
 	}
 	plan := service.Make(c.ourServices(), c.o.Services)
-	c.forward.Set(forward.State{Plan: plan, Slices: c.slices, Place: c.place()}) // before anybody stands as a candidate
+	c.forward.Set(forward.State{Plan: plan, Slices: c.slices, Node: c.o.Node}) // before anybody stands as a candidate
 	c.mu.Lock()
 	if c.done {
 		c.mu.Unlock()
@@ -355,34 +355,21 @@ func (c *Controller) slices(s *core.Service) []*discovery.EndpointSlice {
 	return found
 }
 
-// label is one of this node's labels.
-func (c *Controller) label(name string) (value string, found bool) {
-	for _, object := range c.nodes.GetStore().List() {
-		if node, ok := object.(*core.Node); ok && node.Name == c.o.Node {
-			value, found = node.Labels[name]
-		}
-	}
-	return value, found
-}
-
-// place is where this node's listeners are.
-func (c *Controller) place() service.Place {
-	zone, _ := c.label(core.LabelTopologyZone)
-	return service.Place{Node: c.o.Node, Zone: zone}
+// node is what the API has of this node; nil if it is not known.
+func (c *Controller) node() *core.Node {
+	object, _, _ := c.nodes.GetStore().GetByKey(c.o.Node)
+	node, _ := object.(*core.Node)
+	return node
 }
 
 // cordoned reports whether this node is to get no new pods, since it is about to go.
 func (c *Controller) cordoned() bool {
-	for _, object := range c.nodes.GetStore().List() {
-		if node, ok := object.(*core.Node); ok && node.Name == c.o.Node && node.Spec.Unschedulable {
-			return true
-		}
-	}
-	return false
+	node := c.node()
+	return node != nil && node.Spec.Unschedulable
 }
 
-// excluded tells whether this node is kept from external load balancers by its label.
+// excluded reports whether this node is kept from external load balancers by its label.
 func (c *Controller) excluded() bool {
-	_, excluded := c.label(core.LabelNodeExcludeBalancers)
-	return excluded
+	node := c.node()
+	return node != nil && meta.HasLabel(node.ObjectMeta, core.LabelNodeExcludeBalancers)
 }

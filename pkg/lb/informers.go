@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -69,20 +70,13 @@ func (c *Controller) makeInformers() error {
 	}
 	c.leaseCache = informer(c, client.CoordinationV1().Leases(where), &coordination.Lease{},
 		managedBy+"="+program, "", cache.Indexers{})
+	plan := func(any, bool) { c.queue.Add(all) }
 	for _, each := range []struct {
-		informer  cache.SharedIndexInformer
-		transform cache.TransformFunc
-		handler   cache.ResourceEventHandler
-	}{
-		{c.services, withoutManagers, onChange(func(any, bool) { c.queue.Add(all) })},
-		{c.endpoints, onlyEndpoints, onChange(c.endpointsChanged)},
-		{c.nodes, onlyLabels, onChange(func(any, bool) { c.queue.Add(all) })},
-		{c.leaseCache, withoutManagers, onChange(c.leaseChanged)},
-	} {
-		if err := each.informer.SetTransform(each.transform); err != nil {
-			return fmt.Errorf("failed to prepare to follow the API: %w", err)
-		}
-		if _, err := each.informer.AddEventHandler(each.handler); err != nil {
+		informer cache.SharedIndexInformer
+		changed  func(object any, deleted bool)
+	}{{c.services, plan}, {c.endpoints, c.endpointsChanged}, {c.nodes, plan}, {c.leaseCache, c.leaseChanged}} {
+		_, err := each.informer.AddEventHandler(onChange(each.changed))
+		if err = errors.Join(err, each.informer.SetTransform(withoutManagers)); err != nil {
 			return fmt.Errorf("failed to prepare to follow the API: %w", err)
 		}
 	}
@@ -103,8 +97,8 @@ func onChange(changed func(object any, deleted bool)) cache.ResourceEventHandler
 	}
 }
 
-// The objects are kept without what nobody here reads. They are copied, since their sender may still read them.
-
+// withoutManagers leaves out of an object what takes most of it and nobody here reads. The object is copied, since its
+// sender may still read it.
 func withoutManagers(object any) (any, error) {
 	if known, ok := object.(runtime.Object); ok {
 		object = known.DeepCopyObject()
@@ -113,35 +107,6 @@ func withoutManagers(object any) (any, error) {
 		accessor.SetManagedFields(nil)
 	}
 	return object, nil
-}
-
-func onlyLabels(object any) (any, error) {
-	if node, ok := object.(*core.Node); ok {
-		return &core.Node{ObjectMeta: meta.ObjectMeta{
-			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels,
-		}, Spec: core.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil
-	}
-	return object, nil
-}
-
-func onlyEndpoints(object any) (any, error) {
-	slice, ok := object.(*discovery.EndpointSlice)
-	if !ok {
-		return object, nil
-	}
-	small := &discovery.EndpointSlice{
-		ObjectMeta: meta.ObjectMeta{
-			Name: slice.Name, Namespace: slice.Namespace, UID: slice.UID, ResourceVersion: slice.ResourceVersion,
-			Labels: map[string]string{discovery.LabelServiceName: slice.Labels[discovery.LabelServiceName]},
-		},
-		AddressType: slice.AddressType, Ports: slice.Ports,
-	}
-	for _, e := range slice.Endpoints {
-		small.Endpoints = append(small.Endpoints, discovery.Endpoint{
-			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions, Hints: e.Hints,
-		})
-	}
-	return small, nil
 }
 
 // leases is what electors use.

@@ -292,8 +292,7 @@ of the world. Takes v, path and prefixes.
 {{- $init := and $v.relay.enabled (eq $v.broadcast.provider "init") -}}
 {{- range list
   (list (and $init $v.broadcast.watch) "1.29" "broadcast.watch" "true" "broadcast.watch=false")
-  (list (and $v.files.enabled (eq $v.files.volume.type "image")) "1.33" "files.volume.type" "image" "files.volume.type to another")
-  (list (eq $v.proxy.zone "label") "1.35" "proxy.zone" "label" "proxy.zone to the zone itself") -}}
+  (list (and $v.files.enabled (eq $v.files.volume.type "image")) "1.33" "files.volume.type" "image" "files.volume.type to another") -}}
 {{- if and (index . 0) (not (semverCompare (printf ">=%s.0-0" (index . 1)) $version)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "%s=%s needs Kubernetes %s and this is %s (helm template takes --kube-version): set %s" (index . 2) (index . 3) (index . 1) $version (index . 4))) -}}
 {{- end -}}

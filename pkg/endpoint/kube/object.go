@@ -35,13 +35,6 @@ type member struct {
 		Ready   *bool `json:"ready"`
 		Serving *bool `json:"serving"`
 	} `json:"conditions"`
-	Hints struct {
-		ForZones []zone `json:"forZones"`
-	} `json:"hints"`
-}
-
-type zone struct {
-	Name string `json:"name"`
 }
 
 type namedPort struct {

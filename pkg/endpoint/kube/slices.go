@@ -28,8 +28,6 @@ type Client struct {
 	Config *rest.Config
 	// Logger gets the lines of the client library; with nil they go to standard error.
 	Logger *slog.Logger
-	// Zone is the topology zone that we are in; endpoints meant for it are preferred. Empty prefers none.
-	Zone string
 
 	once   sync.Once
 	client rest.Interface
@@ -91,7 +89,7 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 				all = append(all, slice)
 			}
 		}
-		update(membersOf(all, s.port, s.client.Zone))
+		update(membersOf(all, s.port))
 	}
 	away := false
 	told := func(err error) { // the reflector tries again, and returns no error
@@ -127,7 +125,7 @@ var errNoPort = errors.New("the service has no such port")
 
 // membersOf turns a service's slices into endpoints: the ready ones, and as their fallback those that still serve while
 // they terminate (KEP-1669). An endpoint may be in two slices for a moment: it counts once.
-func membersOf(all []*endpointSlice, port, zone string) ([]endpoint.Member, error) {
+func membersOf(all []*endpointSlice, port string) ([]endpoint.Member, error) {
 	members := map[netip.AddrPort]endpoint.Member{}
 	addresses, ports := 0, 0
 	for _, slice := range all {
@@ -150,7 +148,7 @@ func membersOf(all []*endpointSlice, port, zone string) ([]endpoint.Member, erro
 				if before, ok := members[at]; ok && !before.Fallback {
 					continue
 				}
-				members[at] = endpoint.Member{Addr: at, Fallback: !ready, Preferred: ready && e.meantFor(zone)}
+				members[at] = endpoint.Member{Addr: at, Fallback: !ready}
 			}
 		}
 	}
@@ -192,9 +190,4 @@ func (m *member) state() (ready, serving bool) {
 		serving = *m.Conditions.Serving
 	}
 	return ready, serving
-}
-
-// meantFor reports whether clients of a zone are to prefer the endpoint.
-func (m *member) meantFor(name string) bool {
-	return name != "" && slices.Contains(m.Hints.ForZones, zone{Name: name})
 }

@@ -54,8 +54,6 @@ func TestMembers(t *testing.T) {
 	leaving.Conditions = discovery.EndpointConditions{Ready: to(false), Serving: to(true), Terminating: to(true)}
 	gone := ready("10.0.0.4")
 	gone.Conditions = discovery.EndpointConditions{Ready: to(false), Serving: to(false)}
-	near := ready("10.0.0.5")
-	near.Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: "z1"}}}
 	unknown := discovery.Endpoint{Addresses: []string{"10.0.0.6"}}
 	at := func(addr string, m endpoint.Member) endpoint.Member {
 		m.Addr = netip.MustParseAddrPort(addr)
@@ -69,9 +67,8 @@ func TestMembers(t *testing.T) {
 	}{
 		"by name":   {[]*discovery.EndpointSlice{slice("a", ready("10.0.0.1"))}, "grpc", []endpoint.Member{at("10.0.0.1:42113", endpoint.Member{})}, nil},
 		"by number": {[]*discovery.EndpointSlice{slice("a", ready("10.0.0.1"))}, "80", []endpoint.Member{at("10.0.0.1:80", endpoint.Member{})}, nil},
-		"states": {[]*discovery.EndpointSlice{slice("a", leaving, gone, near, unknown)}, "http", []endpoint.Member{
-			at("10.0.0.3:80", endpoint.Member{Fallback: true}), at("10.0.0.5:80", endpoint.Member{Preferred: true}),
-			at("10.0.0.6:80", endpoint.Member{}),
+		"states": {[]*discovery.EndpointSlice{slice("a", leaving, gone, unknown)}, "http", []endpoint.Member{
+			at("10.0.0.3:80", endpoint.Member{Fallback: true}), at("10.0.0.6:80", endpoint.Member{}),
 		}, nil},
 		"twice": {[]*discovery.EndpointSlice{slice("a", leaving), slice("b", ready("10.0.0.3"))}, "http",
 			[]endpoint.Member{at("10.0.0.3:80", endpoint.Member{})}, nil},
@@ -80,7 +77,7 @@ func TestMembers(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := membersOf(decoded(t, test.slices), test.port, "z1")
+			got, err := membersOf(decoded(t, test.slices), test.port)
 			slices.SortFunc(got, func(a, b endpoint.Member) int { return a.Addr.Compare(b.Addr) })
 			if len(got) == 0 {
 				got = nil

@@ -46,7 +46,8 @@ type State struct {
 	Plan service.Plan
 	// Slices are the EndpointSlices of a Service.
 	Slices func(*core.Service) []*discovery.EndpointSlice
-	Place  service.Place
+	// Node is this one's name.
+	Node string
 }
 
 // Manager opens, changes and closes the listeners of one node. Its methods are safe for concurrent use.

@@ -194,7 +194,7 @@ func newSite(t *testing.T, change ...func(*Options)) *site {
 // set gives the manager the Services as they are.
 func (s *site) set() {
 	s.Set(State{
-		Plan: service.Make(s.services, service.Options{Class: "c", Mode: service.Proxy}), Place: service.Place{Node: "n1"},
+		Plan: service.Make(s.services, service.Options{Class: "c", Mode: service.Proxy}), Node: "n1",
 		Slices: func(of *core.Service) []*discovery.EndpointSlice {
 			s.mu.Lock()
 			defer s.mu.Unlock()

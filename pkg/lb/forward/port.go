@@ -45,7 +45,7 @@ func (m *Manager) newPort(l service.Listener) *port {
 // feed tells the pool what the EndpointSlices say, and ends the sessions of endpoints that are gone. The caller holds
 // mu.
 func (m *Manager) feed(p *port) {
-	members := m.state.Plan.Endpoints(p.want, m.state.Slices(p.want.Service), m.state.Place)
+	members := m.state.Plan.Endpoints(p.want, m.state.Slices(p.want.Service), m.state.Node)
 	p.pool.Set(members, p.want.Forward.Affinity > 0)
 	if p.datagrams != nil {
 		known := map[netip.AddrPort]bool{}

@@ -58,19 +58,11 @@ func serving(e discovery.Endpoint) bool { return e.Conditions.Serving != nil && 
 
 func on(e discovery.Endpoint, node string) bool { return e.NodeName != nil && *e.NodeName == node }
 
-// Place is where a listener is.
-type Place struct {
-	Node string
-	// Zone is the node's (topology.kubernetes.io/zone); empty is none.
-	Zone string
-}
-
-// Endpoints are those that a listener forwards to: ready ones, and as their fallback those that still serve while they
-// terminate (KEP-1669). Those that the API has hinted at for the listener's node or zone are preferred, where it has
-// hints for all (KEP-2433). An endpoint counts once, in however many slices it is, and not at all where stack-lb itself
-// listens: a connection to it would come back.
-func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) (members []endpoint.Member) {
-	index, hints := map[netip.AddrPort]int{}, true // hints for each ready endpoint
+// Endpoints are those that a listener on a node forwards to: ready ones, and as their fallback those that still serve
+// while they terminate (KEP-1669). An endpoint counts once, in however many slices it is, and not at all where stack-lb
+// itself listens: a connection to it would come back.
+func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, node string) (members []endpoint.Member) {
+	index := map[netip.AddrPort]int{}
 	add := func(m endpoint.Member) {
 		switch i, known := index[m.Addr]; {
 		// The node's own loopback and the like are nobody's endpoint.
@@ -88,12 +80,10 @@ func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place)
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			if !ready(e) && !serving(e) || l.Forward.Local && !on(e, at.Node) {
+			if !ready(e) && !serving(e) || l.Forward.Local && !on(e, node) {
 				continue
 			}
-			forNode, forZone := hintsOf(e, at)
-			hints = hints && (!ready(e) || forNode || e.Hints != nil && len(e.Hints.ForZones) > 0)
-			m := endpoint.Member{Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone)}
+			m := endpoint.Member{Fallback: !ready(e)}
 			for _, text := range e.Addresses {
 				if ip, err := netip.ParseAddr(text); err == nil {
 					m.Addr = netip.AddrPortFrom(ip.Unmap(), number)
@@ -101,9 +91,6 @@ func (p Plan) Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place)
 				}
 			}
 		}
-	}
-	for i := range members {
-		members[i].Preferred = members[i].Preferred && hints
 	}
 	return members
 }
@@ -123,17 +110,4 @@ func portOf(slice *discovery.EndpointSlice, port core.ServicePort) uint16 {
 		}
 	}
 	return 0
-}
-
-func hintsOf(e discovery.Endpoint, at Place) (forNode, forZone bool) {
-	if e.Hints == nil {
-		return false, false
-	}
-	for _, n := range e.Hints.ForNodes {
-		forNode = forNode || n.Name == at.Node
-	}
-	for _, z := range e.Hints.ForZones {
-		forZone = forZone || at.Zone != "" && z.Name == at.Zone
-	}
-	return forNode, forZone
 }

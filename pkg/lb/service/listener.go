@@ -75,7 +75,7 @@ func (p Plan) Forwards(w *Wish, slices []*discovery.EndpointSlice) *reason.Error
 		anywhere := *l.Forward
 		anywhere.Local = false
 		l.Forward = &anywhere
-		if len(p.Endpoints(l, slices, Place{})) == 0 {
+		if len(p.Endpoints(l, slices, "")) == 0 {
 			return reason.Errorf(reason.NoEndpoint,
 				"no endpoint is ready for port %d/%s of %s, and connections are refused: look at the Service's selector and "+
 					"port name, and at the readiness of its pods", l.Port.Port, l.Port.Protocol, l.IP)

@@ -115,15 +115,7 @@ func TestEndpoints(t *testing.T) {
 			e.Conditions = discovery.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: to(!ready)}
 		}
 	}
-	zone := func(name string) func(*discovery.Endpoint) {
-		return func(e *discovery.Endpoint) {
-			e.Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: name}}}
-		}
-	}
 	here := func(e *discovery.Endpoint) { e.NodeName = to("n1") }
-	forNode := func(e *discovery.Endpoint) {
-		e.Hints = &discovery.EndpointHints{ForNodes: []discovery.ForNode{{Name: "n1"}}}
-	}
 	slice := func(name string, number int32, protocol core.Protocol, endpoints ...discovery.Endpoint) *discovery.EndpointSlice {
 		return &discovery.EndpointSlice{
 			AddressType: discovery.AddressTypeIPv4, Endpoints: endpoints,
@@ -162,18 +154,6 @@ func TestEndpoints(t *testing.T) {
 			slices: []*discovery.EndpointSlice{tcp(one("10.0.0.1"), one("10.0.0.2", here))}, local: true,
 			want: []endpoint.Member{at("10.0.0.2:8080", member)},
 		},
-		"zones": {
-			slices: []*discovery.EndpointSlice{tcp(one("10.0.0.1", zone("z1")), one("10.0.0.2", zone("z2")))},
-			want:   []endpoint.Member{at("10.0.0.1:8080", endpoint.Member{Preferred: true}), at("10.0.0.2:8080", member)},
-		},
-		"a node": {
-			slices: []*discovery.EndpointSlice{tcp(one("10.0.0.1", forNode), one("10.0.0.2", zone("z2")))},
-			want:   []endpoint.Member{at("10.0.0.1:8080", endpoint.Member{Preferred: true}), at("10.0.0.2:8080", member)},
-		},
-		"hints for some only": {
-			slices: []*discovery.EndpointSlice{tcp(one("10.0.0.1", zone("z1")), one("10.0.0.2"))},
-			want:   []endpoint.Member{at("10.0.0.1:8080", member), at("10.0.0.2:8080", member)},
-		},
 		"the node's own loopback, and the like": {
 			slices: []*discovery.EndpointSlice{tcp(one("127.0.0.1"), one("169.254.169.254"), one("0.0.0.0"), one("x"), one("10.0.0.1"))},
 			want:   []endpoint.Member{at("10.0.0.1:8080", member)},
@@ -185,7 +165,7 @@ func TestEndpoints(t *testing.T) {
 				Service: make1("n/a", ""), IP: netip.MustParseAddr("192.0.2.10"), Forward: &Forward{Local: test.local},
 				Port: core.ServicePort{Name: "web", Port: 80, Protocol: core.ProtocolTCP},
 			}
-			got := Plan{}.Endpoints(l, test.slices, Place{Node: "n1", Zone: "z1"})
+			got := Plan{}.Endpoints(l, test.slices, "n1")
 			if diff := cmp.Diff(test.want, got, compareAddrs); diff != "" {
 				t.Error(diff)
 			}
