@@ -6,11 +6,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -21,20 +18,13 @@ const (
 	prefix = "STACK_BOOTS"
 	notes  = `Commands:
   show [MACHINE]        show machines that boot, of a running stack-boots: all, or one by its MAC, address or name;
-                        -w goes on with what changes, -o json prints the API's answers
-  wait MACHINE          wait until it is in a state (-for booted); exit status 0: it is, 3: it failed,
-                        124: the time is over (-timeout 20m)
-  help [COMMAND]        this text, or the flags of a command
+                        -o json prints the API's answers
+  help [show]           this text, or the flags of show
 Exit status 1: stack-boots does not answer, or refuses; 2: an argument is wrong; 4: nothing was heard of the machine.
 
 dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and STACK_PROXY_BOOTS_ADDRESS.
 docs/boots.md explains states, causes, metrics and Events.`
 )
-
-// commands are those besides running.
-var commands = map[string]func(
-	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
-) error{"show": show, "wait": wait}
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -42,16 +32,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "help" {
 		args = append(args[1:], "-help")
 	}
-	if len(args) > 0 {
-		if command, known := commands[args[0]]; known {
-			ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-			defer restore()
-			err := command(ctx, args[1:], os.Getenv, stdout, stderr)
-			if code := statusOf(err); code != 0 && err.Error() != "" {
-				fmt.Fprintf(cleanWriter{stderr}, "%s %s: %v\n", name, args[0], err)
-			}
-			return statusOf(err)
-		}
+	if len(args) > 0 && args[0] == "show" {
+		return show(args[1:], os.Getenv, stdout, stderr)
 	}
 	var s settings
 	program := daemon.Program{

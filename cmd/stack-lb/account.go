@@ -13,9 +13,8 @@ import (
 const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 // account is the service account that a token is of, if it is in the namespace of the leases; nil if the token does
-// not say so. The leases belong to it: when stack-lb is uninstalled its rights are gone before it can delete them,
-// and the cluster collects them with the account. Nothing else depends on it, and the API server alone believes the
-// token: it is not verified here.
+// not say so. The leases belong to it: when stack-lb is uninstalled the cluster collects them with the account. Nothing
+// else depends on it, and the API server alone believes the token: it is not verified here.
 func account(token []byte, namespace string) *meta.OwnerReference {
 	parts := strings.Split(strings.TrimSpace(string(token)), ".")
 	if len(parts) != 3 {

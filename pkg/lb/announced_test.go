@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -68,27 +67,5 @@ func TestStatusThatHangsDelaysNoAddress(t *testing.T) {
 	c.nobody(testIP)
 	if took := time.Since(began); took > writeTimeout/2 {
 		t.Errorf("the address of a deleted Service lived for %v", took)
-	}
-}
-
-// A node whose watch of Services stands still does not take an address again whose lease was deleted, as it is where no
-// Service asks for it.
-func TestDeletedServiceIsNotServedByAWatchThatStandsStill(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 1)
-	c.service("web", testIP)
-	c.owner(testIP)
-	n := c.nodes[0].c
-	n.mu.Lock()
-	gone := *n.plan.Addresses[netip.MustParseAddr(testIP)]
-	n.mu.Unlock()
-	v := newVIP(n, &gone) // that does not run
-	v.deleted = true
-	if why := v.askedFor(&gone); why != nil {
-		t.Errorf("the Service is there: %v", why)
-	}
-	gone.Services = []*core.Service{{ObjectMeta: meta.ObjectMeta{Name: "gone", Namespace: "stack"}}}
-	if v.askedFor(&gone) == nil {
-		t.Error("no Service is there, and the address may be taken")
 	}
 }

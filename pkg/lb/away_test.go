@@ -278,7 +278,7 @@ func TestHolderWithoutTheAPIGivesWayToAStranger(t *testing.T) {
 			owner.api.set(true)
 			c.keeps(owner, testIP, 1)
 			speak(c)
-			c.until("the address gone", func() bool { return !owner.Stray(ip) })
+			c.until("the address gone", func() bool { return !owner.ours(ip) })
 			c.wires.set(ip, stranger, false)
 			owner.api.set(false)
 			c.owner(testIP, owner.mac)

@@ -235,16 +235,20 @@ func (c *cluster) condition(name, reason, text string) {
 	})
 }
 
-func (c *cluster) leases() (names []string) {
+// holders are the leases that somebody holds, by name.
+func (c *cluster) holders() map[string]string {
 	c.t.Helper()
+	held := map[string]string{}
 	list, err := c.api.CoordinationV1().Leases("stack").List(context.Background(), meta.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	for _, l := range list.Items {
-		names = append(names, l.Name)
+		if holder := l.Spec.HolderIdentity; holder != nil && *holder != "" {
+			held[l.Name] = *holder
+		}
 	}
-	return names
+	return held
 }
 
 func (c *cluster) hasEvent(kind, reason string) bool {

@@ -176,9 +176,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.stopAll()
 	c.working.Wait()
 	leading.Wait()
-	if err := c.status.Delete(life, c.o.Times.Retry); err != nil {
-		c.log.Warn("failed to delete a lease", "error", err)
-	}
 	return nil
 }
 

@@ -139,14 +139,14 @@ func (s *station) Has(ip netip.Addr) (bool, error) {
 	return slices.Contains(s.wires.owners(ip), s.mac), nil
 }
 
-func (s *station) Stray(ip netip.Addr) bool {
+func (s *station) ours(ip netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.byHand && slices.Contains(s.wires.owners(ip), s.mac)
 }
 
 func (s *station) Remove(ip netip.Addr) (bool, error) {
-	found := s.Stray(ip)
+	found := s.ours(ip)
 	if found {
 		s.wires.set(ip, s.mac, false)
 	}
@@ -290,19 +290,6 @@ func newAPI() *fake.Clientset {
 			return store(a, update.GetObject(), false)
 		})
 	}
-	client.PrependReactor("delete", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		gone, _ := a.(clienttesting.DeleteAction)
-		mu.Lock()
-		defer mu.Unlock()
-		there, err := client.Tracker().Get(leases, a.GetNamespace(), gone.GetName())
-		if err != nil {
-			return true, nil, err
-		}
-		if p := gone.GetDeleteOptions().Preconditions; p != nil && *p.ResourceVersion != asLease(there).ResourceVersion {
-			return true, nil, apierrors.NewConflict(leases.GroupResource(), gone.GetName(), errors.New("changed"))
-		}
-		return true, nil, client.Tracker().Delete(leases, a.GetNamespace(), gone.GetName())
-	})
 	client.PrependReactor("patch", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := a.(clienttesting.PatchAction)
 		var operations []struct {

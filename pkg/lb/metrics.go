@@ -23,18 +23,20 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	s, requests := metric.New(r, "stack_lb", "address"), metric.New(r, "stack_lb_lease_request", "result")
 	return &Metrics{
-		Set:        s,
-		held:       s.Gauge("address_held", "Whether this node announces the address."),
-		wireOwners: s.Gauge("wire_owners", "Stations that answered the last question for the address, this node included if it has it."),
-		notServing: s.Gauge("lease_without_answer", "Whether the address's lease is held and nobody has answered three questions in a row."),
-		alone:      s.Gauge("address_without_api", "Whether this node keeps the address while the API does not answer."),
-		owner:      s.Gauge("wire_owner", "A station that answered the last question for the address; always 1.", "mac"),
-		why:        s.Gauge("address_not_announced", "Why this node does not announce the address; always 1.", "reason"),
-		moves:      s.Counter("address_moves_total", "How often this node claimed or withdrew the address.", "to"),
+		Set:  s,
+		held: s.Gauge("address_held", "Whether this node announces the address."),
+		wireOwners: s.Gauge("wire_owners",
+			"Stations that answered the last question for the address, this node included if it has it."),
+		notServing: s.Gauge("lease_without_answer",
+			"Whether the address's lease is held and nobody has answered three questions in a row."),
+		alone: s.Gauge("address_without_api", "Whether this node keeps the address while the API does not answer."),
+		owner: s.Gauge("wire_owner", "A station that answered the last question for the address; always 1.", "mac"),
+		why:   s.Gauge("address_not_announced", "Why this node does not announce the address; always 1.", "reason"),
+		moves: s.Counter("address_moves_total", "How often this node claimed or withdrew the address.", "to"),
 		requests: requests.Histogram("seconds", "How long requests for leases took, by their result.",
 			.005, .01, .025, .05, .1, .25, .5, 1, 2),
-		refused: metric.New(r, "stack_lb").Gauge("services_refused", "Services of ours that ask for what they cannot have.").
-			WithLabelValues(),
+		refused: metric.New(r, "stack_lb").Gauge("services_refused",
+			"Services of ours that ask for what they cannot have.").WithLabelValues(),
 	}
 }
 

@@ -64,7 +64,6 @@ type Host interface {
 	Find(ip netip.Addr, name string) (address.Link, error)
 	Put(link address.Link, ip netip.Addr, end time.Time) error
 	Has(ip netip.Addr) (bool, error)
-	Stray(ip netip.Addr) bool
 	Changed()
 	Remove(ip netip.Addr) (found bool, err error)
 	Neighbours(link address.Link, ip netip.Addr) ([]netip.Addr, error)

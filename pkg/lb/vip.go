@@ -10,8 +10,6 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
@@ -66,7 +64,6 @@ type vip struct {
 	// of the elector's goroutine
 	holding     address.Link
 	stopSending func()
-	deleted     bool      // its lease was, so that a Service which the watch still has may be gone
 	unserved    time.Time // when this node was last seen not to serve the address
 
 	closing sync.WaitGroup // ports that are being closed
@@ -91,9 +88,6 @@ func (v *vip) run(ctx context.Context) {
 	working.Go(func() { v.watch(ctx) })
 	working.Wait()
 	v.closing.Wait()
-	if err := v.elector.Delete(context.WithoutCancel(ctx), v.c.o.Times.Retry+spread+cordoned); err != nil {
-		v.log.Warn("failed to delete a lease", "error", err)
-	}
 }
 
 // annotations tell the other nodes which stations answer for the address once this node has it, and whether it has.
@@ -132,9 +126,6 @@ func (v *vip) candidate() error {
 		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
 			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
 	}
-	if why == nil && v.deleted && !held {
-		why = v.askedFor(wish)
-	}
 	if why == nil && time.Now().Before(until) {
 		why = failed
 	}
@@ -160,25 +151,6 @@ func (v *vip) candidate() error {
 		return nil
 	}
 	return why
-}
-
-// askedFor reads the Services of an address whose lease was deleted, and says if none is there: the node that writes
-// the status deletes such leases, and this node's watch may stand still without a word.
-func (v *vip) askedFor(wish *service.Address) *reason.Error {
-	ctx, cancel := context.WithTimeout(context.Background(), v.c.o.Times.Deadline)
-	defer cancel()
-	for _, s := range wish.Services {
-		now, err := v.c.o.Client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, meta.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return reason.Errorf(reason.APIAway, "node %s: failed to read a service of %s: %v", v.c.o.Node, v.ip, err)
-		}
-		if err == nil && now.UID == s.UID && v.c.o.Services.Ours(now) {
-			v.deleted = false
-			return nil
-		}
-	}
-	return reason.Errorf(reason.LeaseLost, "node %s: its lease was deleted, and no Service asks for %s any more",
-		v.c.o.Node, v.ip)
 }
 
 // followed is how long kube-proxy may take to follow the endpoints of a Service: it gathers changes for a second. Until
@@ -239,7 +211,6 @@ func (v *vip) warn(link address.Link, message string, err error) {
 // withdraw ends the announcement and removes the address. The stations are those that answered for it, if this node
 // does not go on answering: somebody may have given it the address by hand.
 func (v *vip) withdraw(why error) (stations string, err error) {
-	v.deleted = errors.Is(why, elect.ErrDeleted)
 	if v.stopSending != nil {
 		v.stopSending()
 		v.stopSending = nil

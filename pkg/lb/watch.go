@@ -218,8 +218,15 @@ func (v *vip) saw(r probe.Round) {
 	if len(owners) == 0 && len(before) > 0 && !held {
 		v.elector.Poke() // whoever had the address has it no longer
 	}
-	v.clean(holder)
+	v.cutStale(holder)
 	v.hasLooked()
+}
+
+// cutStale ends connections that were left open when the address went: their clients are another node's now.
+func (v *vip) cutStale(holder string) {
+	if holder != "" && holder != v.c.o.Identity && v.stale.Swap(false) {
+		v.c.forward.Cut(v.ip)
+	}
 }
 
 // hasLooked lets this node be a candidate. One that has heard nobody yet would have to ask before it claims an
@@ -231,28 +238,6 @@ func (v *vip) hasLooked() {
 	v.mu.Unlock()
 	if first {
 		v.elector.Poke()
-	}
-}
-
-// clean removes the address where this node does not have its lease, as after a crash.
-func (v *vip) clean(holder string) {
-	if holder == v.c.o.Identity {
-		return
-	}
-	v.mu.Lock()
-	held := v.held
-	v.mu.Unlock()
-	if held || !v.c.o.Host.Stray(v.ip) {
-		return // the elector is about to see it
-	}
-	if holder != "" && v.stale.Swap(false) {
-		v.c.forward.Cut(v.ip) // their clients are another node's now
-	}
-	found, err := v.c.o.Host.Remove(v.ip)
-	if err != nil {
-		v.log.Error("failed to remove an address", "error", err)
-	} else if found {
-		v.log.Info("removed an address without its lease")
 	}
 }
 

@@ -115,12 +115,6 @@ func (m *Manager) Has(ip netip.Addr) (bool, error) {
 	return slices.ContainsFunc(now.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.speaks }), err
 }
 
-// Stray reports whether this host has an address of Put, as far as was read a moment ago.
-func (m *Manager) Stray(ip netip.Addr) bool {
-	seen, err := m.recent()
-	return err != nil || slices.ContainsFunc(seen.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.ours })
-}
-
 // maxNeighbours is how many Neighbours lists: switches that inspect ARP shut a port after 15 questions a second.
 const maxNeighbours = 4
 

@@ -179,20 +179,6 @@ func annotationOf(path string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(path, "/metadata/annotations/"), "~1", "/")
 }
 
-func (a *api) Delete(ctx context.Context, name string, o meta.DeleteOptions) error {
-	_, err := a.do(ctx, func() (*coordination.Lease, error) {
-		if a.lease == nil {
-			return nil, apierrors.NewNotFound(resource, name)
-		}
-		if p := o.Preconditions; p != nil && p.ResourceVersion != nil && *p.ResourceVersion != a.lease.ResourceVersion {
-			return nil, apierrors.NewConflict(resource, name, errors.New("changed"))
-		}
-		a.remove()
-		return nil, nil
-	})
-	return err
-}
-
 // store and remove tell those that watch, later. The caller holds mu.
 func (a *api) store(l *coordination.Lease) {
 	a.version++

@@ -22,7 +22,6 @@ type Leases interface {
 	Create(context.Context, *coordination.Lease, meta.CreateOptions) (*coordination.Lease, error)
 	Update(context.Context, *coordination.Lease, meta.UpdateOptions) (*coordination.Lease, error)
 	Patch(context.Context, string, types.PatchType, []byte, meta.PatchOptions, ...string) (*coordination.Lease, error)
-	Delete(context.Context, string, meta.DeleteOptions) error
 }
 
 // Config is what an elector needs. The functions are called by Run's goroutine.
@@ -515,34 +514,6 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 			return
 		}
 	}
-}
-
-// Delete deletes the Lease if nobody holds it, as far as this node has seen, and nobody takes it within that time: a
-// candidate that takes the version which was released knows that this node has withdrawn. Run has to have returned.
-func (e *Elector) Delete(ctx context.Context, within time.Duration) error {
-	var seen *coordination.Lease
-	for deadline := time.Now().Add(within); ; {
-		e.mu.Lock()
-		seen = e.seen.lease
-		e.mu.Unlock()
-		if seen == nil || holder(seen) != "" {
-			return nil
-		}
-		left := time.Until(deadline)
-		if left <= 0 || ctx.Err() != nil {
-			break
-		}
-		e.wait(ctx, left)
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.config.Times.Deadline)
-	defer cancel()
-	err := e.config.Leases.Delete(ctx, e.config.Name, meta.DeleteOptions{
-		Preconditions: &meta.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion},
-	})
-	if err != nil && !conflicts(err) {
-		return fmt.Errorf("failed to delete lease %s: %w", e.config.Name, err)
-	}
-	return nil
 }
 
 // wait waits for as long, or until something has changed.

@@ -368,27 +368,6 @@ func TestLeaseIsNotReleasedWhileTheAddressIsThere(t *testing.T) {
 	})
 }
 
-func TestDeleteOnlyWhatNobodyHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &api{}
-		n1 := start(t, a, "n1", Default)
-		outage(t, n1)
-		n2 := start(t, a, "n2", Default)
-		time.Sleep(time.Second)
-		n1.leave()
-		outage(t, n2)
-		a.requests.Wait()
-		if err := n1.elector.Delete(t.Context(), Default.Retry); err != nil || !a.exists() {
-			t.Fatalf("deleted the lease of another node: %v", err)
-		}
-		n2.leave()
-		if err := n2.elector.Delete(t.Context(), Default.Retry); err != nil || a.lease != nil {
-			t.Errorf("%v, the lease is %v", err, a.lease)
-		}
-		a.requests.Wait()
-	})
-}
-
 // TestLeaseGoesWithItsHoldersOwner: a Lease that a run before has left with an owner that is gone is not collected.
 func TestLeaseGoesWithItsHoldersOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

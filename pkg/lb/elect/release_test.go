@@ -83,30 +83,3 @@ func TestLeaveWhileTheLeaseIsAcquired(t *testing.T) {
 		a.requests.Wait()
 	})
 }
-
-// A node that leaves and deletes the lease that nobody needs leaves it to a candidate that is about to take it.
-func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &api{delay: func() time.Duration { return 20 * time.Millisecond }}
-		n1 := start(t, a, "n1", Default)
-		outage(t, n1)
-		n2 := start(t, a, "n2", Default)
-		time.Sleep(3 * time.Second)
-		n2.set(func(n *node) { n.stopped = time.Now().Add(100 * time.Millisecond) }) // a busy machine
-		n1.leave()
-		if err := n1.elector.Delete(t.Context(), Default.Retry); err != nil {
-			t.Error(err)
-		}
-		outage(t, n2)
-		n2.set(func(n *node) {
-			if n.from != "station of n1" {
-				t.Errorf("the lease was released from %q", n.from)
-			}
-		})
-		n2.leave()
-		if err := n2.elector.Delete(t.Context(), Default.Retry); err != nil || a.exists() {
-			t.Errorf("%v, there is a lease: %v", err, a.exists())
-		}
-		a.requests.Wait()
-	})
-}
