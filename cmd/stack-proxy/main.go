@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/watch"
-	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
@@ -88,12 +87,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	reloader := &proxy.Reloader{Proxy: p, File: routesFile, Load: c.table, Logger: logger}
-	tasks := []daemon.Task{p, reloader}
+	reload := func(ctx context.Context) { p.Reload(ctx, c.table) }
+	tasks := []daemon.Task{p, &watch.Task{Name: "reload", Files: routesFile, Reload: reload}}
 	handlers := map[string]http.Handler{"GET /routes": p}
 	if files != nil {
-		again := &fetch.Reloader{Fetcher: files, File: artifactsFile, Load: c.artifacts, Logger: logger}
-		tasks, handlers["GET /artifacts"] = append(tasks, background{files, time.Now().Add(c.ArtifactsWait)}, again), files
+		tasks = append(tasks, background{files, time.Now().Add(c.ArtifactsWait)}, &watch.Task{
+			Name: "reload of artifacts", Files: artifactsFile, Reload: func(context.Context) { files.Reload(c.artifacts) },
+		})
+		handlers["GET /artifacts"] = files
 	}
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,

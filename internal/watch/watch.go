@@ -118,3 +118,23 @@ func (f *Files) changed(ctx context.Context) bool {
 	}
 	return changed
 }
+
+// Task reloads what files say until it is told to end. It is a daemon.Task, and always ready: with wrong files the former
+// texts stay in force.
+type Task struct {
+	Name   string
+	Files  *Files
+	Reload func(context.Context)
+}
+
+// Run implements daemon.Task.
+func (t *Task) Run(ctx context.Context) error {
+	t.Files.Run(ctx, func() { t.Reload(ctx) })
+	return nil
+}
+
+// Ready implements daemon.Task.
+func (t *Task) Ready() error { return nil }
+
+// String implements daemon.Task.
+func (t *Task) String() string { return t.Name }

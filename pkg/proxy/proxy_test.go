@@ -393,7 +393,7 @@ func TestLoopByReload(t *testing.T) {
 	}
 }
 
-func TestReloader(t *testing.T) {
+func TestReload(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "routes.yaml")
 	write := func(text string) {
@@ -421,7 +421,7 @@ func TestReloader(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := start(t, Options{Table: first})
-	reloader := &Reloader{Proxy: r.Proxy, File: file, Load: load}
+	reloader := &watch.Task{Files: file, Reload: func(ctx context.Context) { r.Reload(ctx, load) }}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- reloader.Run(ctx) }()

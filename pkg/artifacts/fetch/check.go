@@ -38,8 +38,9 @@ type check struct {
 }
 
 func (f *Fetcher) check(ctx context.Context) (map[string]error, error) {
-	v, err := openVolume(ctx, f.config.Volume, f.log)
-	if err != nil {
+	v := &volume{dir: f.config.Volume, log: f.log}
+	if err := v.open(ctx); err != nil {
+		f.serving(v.manifest()) // as it was left
 		return nil, err
 	}
 	defer v.close()
@@ -64,7 +65,7 @@ func (f *Fetcher) check(ctx context.Context) (map[string]error, error) {
 			faults[p.set.Name] = p.err
 		}
 	}
-	if len(faults) == 0 && v.lock != nil {
+	if len(faults) == 0 {
 		v.clearPartial()
 	}
 	return faults, nil
@@ -82,9 +83,6 @@ func (c *check) heal(ctx context.Context) error {
 		c.healing = true
 		delete(c.current.Files, name)
 		c.metrics.damaged()
-		if c.volume.readOnly != nil {
-			continue
-		}
 		if err := c.volume.remove(name); err != nil {
 			return err
 		}
@@ -214,9 +212,6 @@ func (c *check) downloadSet(ctx context.Context, p *plan, slots chan struct{}) e
 		if c.have(a) {
 			continue
 		}
-		if c.volume.readOnly != nil {
-			return c.volume.readOnly
-		}
 		group.Go(func() error {
 			select {
 			case slots <- struct{}{}:
@@ -246,9 +241,6 @@ func (c *check) downloadSet(ctx context.Context, p *plan, slots chan struct{}) e
 func (c *check) replace(ctx context.Context, plans []*plan) error {
 	if !c.changed(plans) {
 		return nil
-	}
-	if c.volume.readOnly != nil {
-		return c.volume.readOnly
 	}
 	staged, err := c.volume.stage()
 	if err != nil {
@@ -313,7 +305,7 @@ func (c *check) changed(plans []*plan) bool {
 		}
 	}
 	// A version that did not make these names fetched the files.
-	return c.volume.readOnly == nil && len(bootNames(c.current.Files)) > 0
+	return len(bootNames(c.current.Files)) > 0
 }
 
 // differs says whether a generation would serve anything else than what is served, or heal it.

@@ -197,7 +197,7 @@ func TestVolumeFullOrReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL, Extension: both}))
-	step("read-only, nothing to do", three, StateCurrent, three)
+	step("read-only, nothing to do", three, StateReadOnly, three)
 	step("read-only", one, StateReadOnly, three)
 	if err := fmt.Errorf("x: %w", syscall.EDQUOT); stateOf(err) != StateFull {
 		t.Error("a quota is a full disk")

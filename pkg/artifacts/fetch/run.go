@@ -1,15 +1,12 @@
 package fetch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/backoff"
-	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // How long a failed check waits for the next.
@@ -59,9 +56,8 @@ func (c *Config) untilCheck(now time.Time) time.Duration {
 	return now.Truncate(c.CheckEvery.D()).Add(c.CheckEvery.D()).Sub(now)
 }
 
-// Update has [Fetcher.Run] go on by other settings. With an error nothing changes. The volume stays: it is what is
-// being served.
-func (f *Fetcher) Update(c Config) error {
+// update has Run go on by other settings. With an error nothing changes. The volume stays: it is what is being served.
+func (f *Fetcher) update(c Config) error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("failed to change artifacts: %w", err)
 	}
@@ -102,37 +98,16 @@ func (f *Fetcher) adopt(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Reloader gives the fetcher its settings file whenever it changes, and on request. It is a daemon.Task.
-type Reloader struct {
-	Fetcher *Fetcher
-	// File is that of the settings, which was made before the first ones were loaded.
-	File *watch.Files
-	// Load reads it.
-	Load func() (Config, error)
-	// Logger may be nil.
-	Logger *slog.Logger
+// Reload reads the settings and has [Fetcher.Run] go on by them. Wrong ones change nothing.
+func (f *Fetcher) Reload(load func() (Config, error)) {
+	wanted, err := load()
+	if err == nil {
+		err = f.update(wanted)
+	}
+	f.metrics.reloaded(err)
+	if err != nil {
+		f.log.Error("failed to reload artifacts, the old ones stay in force", "error", err)
+		return
+	}
+	f.log.Info("artifacts reloaded", "sets", len(wanted.Sets))
 }
-
-// Run reloads until ctx is done. A wrong file changes nothing.
-func (r *Reloader) Run(ctx context.Context) error {
-	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
-	r.File.Run(ctx, func() {
-		wanted, err := r.Load()
-		if err == nil {
-			err = r.Fetcher.Update(wanted)
-		}
-		r.Fetcher.metrics.reloaded(err)
-		if err != nil {
-			r.Logger.Error("failed to reload artifacts, the old ones stay in force", "error", err)
-			return
-		}
-		r.Logger.Info("artifacts reloaded", "sets", len(wanted.Sets))
-	})
-	return nil
-}
-
-// Ready implements daemon.Task.
-func (r *Reloader) Ready() error { return nil }
-
-// String implements daemon.Task.
-func (r *Reloader) String() string { return "reload of artifacts" }

@@ -28,26 +28,24 @@ const (
 
 // volume is the directory that holds everything, locked.
 type volume struct {
-	dir      string
-	log      *slog.Logger
-	lock     *os.File // nil where the volume cannot be written
-	readOnly error
+	dir  string
+	log  *slog.Logger
+	lock *os.File
 }
 
 // lockWait is how long another writer is waited for.
 const lockWait = 30 * time.Second
 
-// openVolume locks the volume. One that cannot be written is opened for reading: it may hold all that is wanted.
-func openVolume(ctx context.Context, dir string, log *slog.Logger) (*volume, error) {
-	v := &volume{dir: dir, log: log}
+// open makes the volume's directories and locks it.
+func (v *volume) open(ctx context.Context) error {
 	for _, name := range []string{"", nameGenerations, namePartial} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			return v.orReadOnly(fmt.Errorf("failed to make directory: %w", err))
+		if err := os.MkdirAll(v.path(name), 0o755); err != nil {
+			return fmt.Errorf("failed to make directory: %w", err)
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(dir, nameLock), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
+	f, err := os.OpenFile(v.path(nameLock), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
-		return v.orReadOnly(fmt.Errorf("failed to open lock: %w", err))
+		return fmt.Errorf("failed to open lock: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, errLocked)
 	defer cancel()
@@ -55,38 +53,22 @@ func openVolume(ctx context.Context, dir string, log *slog.Logger) (*volume, err
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			v.lock = f
-			return v, nil
+			return nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			_ = f.Close()
-			return nil, fmt.Errorf("failed to lock volume: %w", err)
+			return fmt.Errorf("failed to lock volume: %w", err)
 		}
 		select {
 		case <-ctx.Done():
 			_ = f.Close()
-			return nil, fmt.Errorf("failed to lock volume: %w", context.Cause(ctx))
+			return fmt.Errorf("failed to lock volume: %w", context.Cause(ctx))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// orReadOnly is the volume without a lock, if what failed was writing and there is something to read.
-func (v *volume) orReadOnly(err error) (*volume, error) {
-	if stateOf(err) != StateReadOnly {
-		return nil, err
-	}
-	if _, statErr := os.Stat(filepath.Join(v.dir, nameCurrent)); statErr != nil {
-		return nil, err
-	}
-	v.readOnly = err
-	return v, nil
-}
-
-func (v *volume) close() {
-	if v.lock != nil {
-		_ = v.lock.Close() // the lock goes with it
-	}
-}
+func (v *volume) close() { _ = v.lock.Close() } // the lock goes with it
 
 func (v *volume) path(names ...string) string {
 	return filepath.Join(append([]string{v.dir}, names...)...)
@@ -207,9 +189,6 @@ func (v *volume) point(target string) error {
 
 // collect removes the generations that are not served, and the leftovers of interrupted runs.
 func (v *volume) collect() {
-	if v.lock == nil {
-		return
-	}
 	current, err := os.Readlink(v.path(nameCurrent))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		v.clear(nameGenerations, func(entry fs.DirEntry) bool { return entry.Name() != filepath.Base(current) })
