@@ -246,7 +246,7 @@ func TestGiaddrThatTheServerCannotReach(t *testing.T) {
 	p := l.start(t, "UPSTREAM=192.0.2.9")
 	p.waitReady(t)
 	testwait.Until(t, "the warning", func() bool {
-		return strings.Contains(p.log.String(), "server may be unable to reach giaddr")
+		return strings.Contains(p.log.String(), "server may be unable to answer")
 	})
 }
 

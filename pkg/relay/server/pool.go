@@ -33,21 +33,6 @@ type Target struct {
 	Server *Server
 }
 
-// words are terms in the log that the families name differently.
-type words struct {
-	source   string // the address to which servers answer, also the key of its value
-	settings string // the settings that choose it
-	identity string // the fields that a reply has to repeat
-}
-
-var (
-	words4 = words{"giaddr", "UPSTREAM", "xid or chaddr"}
-	words6 = words{
-		"upstream_address", "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
-		"peer address, transaction or client identifier",
-	}
-)
-
 // Config makes a [Pool]. All fields but Interface and Address are needed.
 type Config struct {
 	// Names are names or addresses, with ":port" where it is not Port.
@@ -84,7 +69,7 @@ type Config struct {
 // Pool is the servers. Their addresses are looked up, and their health is watched, while it runs.
 type Pool struct {
 	config    Config
-	words     *words
+	source    string // what the log calls the address to which servers answer
 	servers   []*Server
 	unmatched atomic.Int64          // replies that match nothing, since the last one that matched
 	why       atomic.Pointer[error] // why the targets are not usable
@@ -105,9 +90,9 @@ var (
 
 // New makes a pool. The caller has checked the names by [Split].
 func New(config Config) *Pool {
-	p := &Pool{config: config, words: &words4, kick: make(chan struct{}, 1), last: &Targets{}}
+	p := &Pool{config: config, source: "giaddr", kick: make(chan struct{}, 1), last: &Targets{}}
 	if config.IPv6 {
-		p.words = &words6
+		p.source = "upstream_address"
 	}
 	for _, name := range config.Names {
 		host, port, _ := Split(name, config.Port)
@@ -192,7 +177,7 @@ func (p *Pool) set(next *Targets, err error) {
 		p.warnOfSource(next)
 		for _, t := range next.All {
 			logger.Info("relaying to server", "server", t.Server.name, "address", t.Addr.String(),
-				p.words.source, next.Source.String())
+				p.source, next.Source.String())
 		}
 	}
 	p.last = next
@@ -233,7 +218,7 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 			return []any{"error", fault.Error()}
 		})
 	}
-	source, err := p.source(next.All[0].Addr)
+	source, err := p.sourceFor(next.All[0].Addr)
 	if err != nil {
 		return next, wait, err
 	}
@@ -244,21 +229,14 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 // warnOfSource warns of a common mistake: an address that the servers cannot reach. This host cannot see whether they
 // can, but where the kernel would send to them from another address, they often cannot.
 func (p *Pool) warnOfSource(next *Targets) {
-	words := p.words
 	for _, t := range next.All {
 		source, err := sourceTowards(t.Addr)
 		if err != nil || source == next.Source || !next.Source.IsValid() || !Usable(next.Source) {
 			continue
 		}
-		args := []any{
-			"server", t.Server.name, words.source, next.Source.String(), "address_towards_server", source.String(),
-			"remedy", "leave " + words.settings + " unset, or check the server's route to " + words.source,
-		}
-		if p.config.IPv6 {
-			p.config.Logger.Warn("server may be unable to reach the upstream address", args...)
-		} else {
-			p.config.Logger.Warn("server may be unable to reach giaddr", args...)
-		}
+		p.config.Logger.Warn("server may be unable to answer", "server", t.Server.name, p.source, next.Source.String(),
+			"address_towards_server", source.String(),
+			"remedy", "leave UPSTREAM unset, or check the server's route to "+p.source)
 	}
 }
 
@@ -267,22 +245,29 @@ const defaultMTU = 1500
 
 // mtuOf is the MTU of the interface that carries an address.
 func mtuOf(address netip.Addr) int {
-	links, err := net.Interfaces()
-	if err != nil {
-		return defaultMTU
-	}
+	links, _ := net.Interfaces()
 	for i := range links {
-		addresses, err := links[i].Addrs()
-		if err != nil {
-			continue
-		}
-		for _, each := range addresses {
-			if prefix, ok := each.(*net.IPNet); ok && prefix.IP.Equal(address.AsSlice()) {
-				return links[i].MTU
-			}
+		if has(prefixes(links[i].Addrs()), address) {
+			return links[i].MTU
 		}
 	}
 	return defaultMTU
+}
+
+// prefixes are addresses as package net finds them, with the lengths of their networks; none after an error.
+func prefixes(addresses []net.Addr, _ error) (all []netip.Prefix) {
+	for _, each := range addresses {
+		if prefix, ok := each.(*net.IPNet); ok {
+			address, _ := netip.AddrFromSlice(prefix.IP)
+			bits, _ := prefix.Mask.Size()
+			all = append(all, netip.PrefixFrom(address.Unmap(), bits))
+		}
+	}
+	return all
+}
+
+func has(prefixes []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Addr() == address })
 }
 
 // resolve returns the addresses of a host in the pool's family, in a stable order.
@@ -308,23 +293,14 @@ func (p *Pool) resolve(ctx context.Context, s *Server) ([]netip.Addr, error) {
 
 // impossible says why no server can be at an address: it is this relay, or all of a network.
 func (p *Pool) impossible(at netip.AddrPort) error {
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil //nolint:nilerr // the kernel says what it thinks of the address when something is sent to it
-	}
-	for _, each := range own {
-		prefix, ok := each.(*net.IPNet)
-		if !ok || prefix.IP.To4() == nil || !at.Addr().Is4() || !prefix.Contains(at.Addr().AsSlice()) {
-			continue
-		}
-		ip, mask := prefix.IP.To4(), prefix.Mask
-		all := netip.AddrFrom4([4]byte{ip[0] | ^mask[0], ip[1] | ^mask[1], ip[2] | ^mask[2], ip[3] | ^mask[3]})
-		ones, _ := mask.Size()
+	for _, own := range prefixes(net.InterfaceAddrs()) {
+		next := at.Addr().Next()
 		switch {
-		case prefix.IP.Equal(at.Addr().AsSlice()) && at.Port() == p.config.Port && !prefix.IP.IsLoopback():
+		case !at.Addr().Is4() || !own.Contains(at.Addr()) || own.Addr().IsLoopback():
+		case own.Addr() == at.Addr() && at.Port() == p.config.Port:
 			return errors.New("it is this relay's own address and port")
-		case at.Addr() == all && ones < 31 && !prefix.IP.IsLoopback():
-			return errors.New("it is the broadcast address of " + prefix.String())
+		case !own.Contains(next) && own.Bits() < 31:
+			return errors.New("it is the broadcast address of " + own.String())
 		}
 	}
 	return nil
@@ -339,9 +315,9 @@ func (p *Pool) family() string {
 	return "IPv4"
 }
 
-// source is the address to which servers answer.
-func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
-	config, words := &p.config, p.words
+// sourceFor is the address to which servers answer.
+func (p *Pool) sourceFor(server netip.AddrPort) (netip.Addr, error) {
+	config := &p.config
 	if config.Address.IsValid() {
 		return config.Address, ownAddress(config.Address)
 	}
@@ -358,29 +334,20 @@ func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
 	}
 	address, err := sourceTowards(server)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("failed to find %s: no route to server %s: %w", words.source, server, err)
+		return netip.Addr{}, fmt.Errorf("failed to find %s: no route to server %s: %w", p.source, server, err)
 	}
 	if !Usable(address) {
 		return netip.Addr{}, fmt.Errorf("failed to find %s: towards server %s this host is %s, which no server "+
-			"can answer", words.source, server, address)
+			"can answer", p.source, server, address)
 	}
 	return address, nil
 }
 
 // FirstAddress is an interface's first address of a family that others can know, invalid if it has none.
 func FirstAddress(link *net.Interface, ipv6 bool) netip.Addr {
-	addresses, err := link.Addrs()
-	if err != nil {
-		return netip.Addr{}
-	}
-	for _, each := range addresses {
-		prefix, ok := each.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		address, ok := netip.AddrFromSlice(prefix.IP)
-		if address = address.Unmap(); ok && address.Is6() == ipv6 && Usable(address) {
-			return address
+	for _, each := range prefixes(link.Addrs()) {
+		if each.Addr().Is6() == ipv6 && Usable(each.Addr()) {
+			return each.Addr()
 		}
 	}
 	return netip.Addr{}
@@ -402,16 +369,8 @@ func sourceTowards(server netip.AddrPort) (netip.Addr, error) {
 
 // ownAddress is nil if an interface of this namespace carries the address.
 func ownAddress(address netip.Addr) error {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return fmt.Errorf("failed to list own addresses: %w", err)
-	}
-	for _, each := range addresses {
-		if prefix, ok := each.(*net.IPNet); ok {
-			if own, ok := netip.AddrFromSlice(prefix.IP); ok && own.Unmap() == address {
-				return nil
-			}
-		}
+	if has(prefixes(net.InterfaceAddrs()), address) {
+		return nil
 	}
 	return fmt.Errorf("upstream address %s is on no interface here", address)
 }

@@ -131,17 +131,17 @@ func (p *Pool) check(now int64) (lookup bool) {
 
 // explain logs what may be wrong with a server that does not answer.
 func (p *Pool) explain(s *Server, seen, unanswered, now int64) {
-	words, source := p.words, p.last.Source.String()
+	source := p.last.Source.String()
 	switch {
 	case p.unmatched.Load() >= unanswered/2:
 		p.config.LogLimiter.WarnAt(now, "replies never match a request", func() []any {
-			return []any{"server", s.name, "unanswered", unanswered, words.source, source,
-				"remedy", "look for another relay with this " + words.source + ", or a server that changes " + words.identity}
+			return []any{"server", s.name, "unanswered", unanswered, p.source, source,
+				"remedy", "look for another relay with this " + p.source + ", or a server that changes a request's identity"}
 		})
 	case seen == 0:
 		p.config.LogLimiter.WarnAt(now, "no reply from server at all", func() []any {
-			return []any{"server", s.name, "unanswered", unanswered, words.source, source,
-				"remedy", "check that the server runs, knows these clients, and can send to " + words.source + ", port " +
+			return []any{"server", s.name, "unanswered", unanswered, p.source, source,
+				"remedy", "check that the server runs, knows these clients, and can send to " + p.source + ", port " +
 					p.portText()}
 		})
 	default:

@@ -318,7 +318,6 @@ func TestWhatTheClustersVersionLacksIsRefused(t *testing.T) {
 	for values, versions := range map[string][2]string{
 		"broadcast: {watch: true}":                              {"v1.28.9", "v1.29.0-gke.1"},
 		"files: {volume: {type: image, image: {reference: a}}}": {"v1.32.9+k3s1", "v1.33.0"},
-		"proxy: {zone: label}":                                  {"v1.34.1", "v1.35.0"},
 	} {
 		refusesAt(t, release{kubernetes: versions[0]}, values, "needs Kubernetes "+strings.TrimPrefix(versions[1], "v")[:4]+" and this is "+versions[0])
 		if _, err := inProcess(release{kubernetes: versions[1]}, from(t, values)); err != nil {
