@@ -3,7 +3,6 @@ package boot
 import (
 	"net/netip"
 	"time"
-	"unsafe"
 )
 
 // Kind is what an event tells.
@@ -55,7 +54,7 @@ const TextRoom = 384
 
 // Event is one thing that a program heard of a machine. It has a fixed size and no pointers, so that a queue of events
 // is one block of memory that the garbage collector does not look into. Addresses are 16 bytes, IPv4 mapped; all zero
-// means none. The order of the fields leaves no gaps: their memory is what is sent (binary.go).
+// means none.
 type Event struct {
 	At   int64         // when it ended (or was seen): nanoseconds since 1970
 	Took time.Duration // since it began; of a reply: since the request
@@ -109,20 +108,11 @@ func SetText[T string | []byte](e *Event, f Field, most int, text T) {
 	}
 }
 
-// used is how many of an event's bytes say anything: texts are at its end, and rarely fill their room.
-func (e *Event) used() uintptr { return unsafe.Offsetof(e.text) + uintptr(e.ends[fields-1]) }
-
-// bytes are the first n bytes of an event, which has no pointers.
-func (e *Event) bytes(n uintptr) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(e)), n) }
-
-// Assign makes e say what another event does. Behind its last text, e stays as it is.
-func (e *Event) Assign(other *Event) {
-	n := other.used()
-	copy(e.bytes(n), other.bytes(n))
-}
+// Assign makes e say what another event does.
+func (e *Event) Assign(other *Event) { *e = *other }
 
 // Reset empties an event.
-func (e *Event) Reset() { clear(e.bytes(e.used())) }
+func (e *Event) Reset() { *e = Event{} }
 
 // Text returns a text, as the machine or server sent it: anything may be in it.
 func (e *Event) Text(f Field) []byte {

@@ -123,6 +123,7 @@ func TestNextHolderProbesBeforeTheLeaseEnds(t *testing.T) {
 	c := newCluster(t, 2)
 	c.service("web", testIP)
 	holder, others := c.holder()
+	c.until("an answer", func() bool { return testutil.ToFloat64(others[0].c.metrics.wireOwners) == 1 })
 	holder.mu.Lock() // it stands still, and the kernel takes its address away
 	c.wires.set(netip.MustParseAddr(testIP), holder.mac, false)
 	c.until("another owner", func() bool {
