@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -77,77 +78,25 @@ const (
 	numDrops
 )
 
-// Which families have a reason.
-const (
-	four = 1 << iota
-	six
-	both = four | six
-)
-
-var drops = [numDrops]struct {
-	name     string
-	families uint8
-}{
-	None:              {"none", 0},
-	ShortFrame:        {"short-frame", both},
-	NotIPv4:           {"not-ipv4", four},
-	NotIPv6:           {"not-ipv6", six},
-	BadIPHeader:       {"bad-ip-header", four},
-	NotUDP:            {"not-udp", four},
-	Fragment:          {"fragment", both},
-	ExtensionHeader:   {"extension-header", six},
-	BadUDPLength:      {"bad-udp-length", both},
-	BadUDPChecksum:    {"bad-udp-checksum", both},
-	ShortMessage:      {"short-message", both},
-	BadOp:             {"bad-op", four},
-	BadHlen:           {"bad-hlen", four},
-	BadType:           {"bad-type", six},
-	BadOptions:        {"bad-options", six},
-	BadRelayMessage:   {"bad-relay-message", six},
-	TooDeep:           {"too-deep", six},
-	OtherHost:         {boot.ReasonOtherHost, both},
-	Truncated:         {"truncated", both},
-	Overflow:          {"overflow", both},
-	HeardByListener:   {boot.ReasonHeardByListener, both},
-	ReplyFromClient:   {boot.ReasonReplyFromClient, both},
-	UnicastFromClient: {"unicast-from-client", six},
-	BadSource:         {"bad-source", six},
-	HopLimit:          {"hop-limit", both},
-	Loop:              {"loop", both},
-	BadGiaddr:         {"bad-giaddr", four},
-	UntrustedRelay:    {"untrusted-relay", both},
-	UntrustedLink:     {"untrusted-link-address", six},
-	UntrustedAgent:    {"untrusted-option82", four},
-	AgentRefused:      {"agent-refused", four},
-	NoServer:          {"no-server", both},
-	NoGiaddr:          {"no-giaddr", four},
-	ClientLimit:       {"client-limit", both},
-	TotalLimit:        {"total-limit", both},
-	NewcomerLimit:     {"newcomer-limit", both},
-	TransactionTaken:  {"transaction-taken", six},
-	NoRoom:            {"no-room", six},
-	NotAReply:         {"not-a-reply", six},
-	Unsolicited:       {boot.ReasonUnsolicited, both},
-	TokenMissing:      {"token-missing", both},
-	BadToken:          {"bad-token", both},
-	ReplyLimit:        {"reply-limit", both},
-	WrongLink:         {"wrong-link", six},
-	BadAddress:        {"bad-address", four},
-	UntrustedServer:   {"untrusted-server", both},
-	TooLong:           {"too-long", both},
-	ListenerDown:      {"listener-down", both},
-	SendFailed:        {"send-failed", both},
+var drops = metric.Enum[Drop]{
+	None: metric.None, ShortFrame: "short-frame", NotIPv4: "not-ipv4", NotIPv6: "not-ipv6",
+	BadIPHeader: "bad-ip-header", NotUDP: "not-udp", Fragment: "fragment", ExtensionHeader: "extension-header",
+	BadUDPLength: "bad-udp-length", BadUDPChecksum: "bad-udp-checksum", ShortMessage: "short-message",
+	BadOp: "bad-op", BadHlen: "bad-hlen", BadType: "bad-type", BadOptions: "bad-options",
+	BadRelayMessage: "bad-relay-message", TooDeep: "too-deep", OtherHost: boot.ReasonOtherHost,
+	Truncated: "truncated", Overflow: "overflow", HeardByListener: boot.ReasonHeardByListener,
+	ReplyFromClient: boot.ReasonReplyFromClient, UnicastFromClient: "unicast-from-client", BadSource: "bad-source",
+	HopLimit: "hop-limit", Loop: "loop", BadGiaddr: "bad-giaddr", UntrustedRelay: "untrusted-relay",
+	UntrustedLink: "untrusted-link-address", UntrustedAgent: "untrusted-option82", AgentRefused: "agent-refused",
+	NoServer: "no-server", NoGiaddr: "no-giaddr", ClientLimit: "client-limit", TotalLimit: "total-limit",
+	NewcomerLimit: "newcomer-limit", TransactionTaken: "transaction-taken", NoRoom: "no-room",
+	NotAReply: "not-a-reply", Unsolicited: boot.ReasonUnsolicited, TokenMissing: "token-missing",
+	BadToken: "bad-token", ReplyLimit: "reply-limit", WrongLink: "wrong-link", BadAddress: "bad-address",
+	UntrustedServer: "untrusted-server", TooLong: "too-long", ListenerDown: "listener-down",
+	SendFailed: "send-failed",
 }
 
-func (d Drop) String() string { return drops[d].name }
-
-// of tells whether a family has a reason.
-func (d Drop) of(ipv6 bool) bool {
-	if ipv6 {
-		return drops[d].families&six != 0
-	}
-	return drops[d].families&four != 0
-}
+func (d Drop) String() string { return drops.Name(d) }
 
 // The faults of the packages below.
 var (

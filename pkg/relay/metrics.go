@@ -33,8 +33,8 @@ type metrics struct {
 // counters are those of one listener, or of unicast.
 type counters struct {
 	packets [directions][]prometheus.Counter
-	drops   [directions][numDrops]prometheus.Counter // nil where the family has no such reason
-	omitted prometheus.Counter                       // nil of DHCPv6
+	drops   [directions][numDrops]prometheus.Counter
+	omitted prometheus.Counter // nil of DHCPv6
 }
 
 // newMetrics makes and registers the metrics. pending is the number of requests that are remembered.
@@ -64,9 +64,7 @@ func newMetrics(c *Config, f *traits, pending func() float64) *metrics {
 				p.packets[d] = append(p.packets[d], packets.WithLabelValues(name, d.String(), kind))
 			}
 			for reason := None + 1; reason < numDrops; reason++ {
-				if reason.of(c.IPv6) {
-					p.drops[d][reason] = dropped.WithLabelValues(name, d.String(), reason.String())
-				}
+				p.drops[d][reason] = dropped.WithLabelValues(name, d.String(), reason.String())
 			}
 		}
 		m.ports = append(m.ports, p)
