@@ -25,8 +25,8 @@ import (
 
 const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_SERVICE where port 67 is privileged.
 
-  dhcp-relay trace [-mac MAC] [-last N] [-text] [-output FILE] [-admin ADDRESS]
-      writes the last packets of a running relay as a pcap file, or in words
+  dhcp-relay trace [-mac MAC] [-admin ADDRESS]
+      writes the last packets of a running relay as a pcap file
 
 The arguments of ISC dhcrelay work too, where they map: -id -iu -m -c -a -g and server names. A variable wins over an
 argument. docs/reference/dhcp-relay.md explains every setting, drop reason and metric.`

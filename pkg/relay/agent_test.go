@@ -266,7 +266,7 @@ func TestTraceHasNoTokens(t *testing.T) {
 	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
 	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
 	var pcap bytes.Buffer
-	if err := trace.Write(&pcap, nil, 0, b.Trace()); err != nil {
+	if err := trace.Write(&pcap, nil, b.Trace()); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen4-tokenCode]) {

@@ -208,7 +208,7 @@ func TestTrace(t *testing.T) {
 		"no Ethernet": {mac: []byte("InfiniBd")},
 	} {
 		var pcap bytes.Buffer
-		if err := trace.Write(&pcap, test.mac, 0, b.Trace()); err != nil {
+		if err := trace.Write(&pcap, test.mac, b.Trace()); err != nil {
 			t.Fatal(err)
 		}
 		found := 0

@@ -107,10 +107,10 @@ const (
 	pcapEthernet = 1
 )
 
-// Write writes the last packets of rings as a pcap file, oldest first: at most limit of them (0: all), and only those
-// of a client's hardware address unless it is empty. Packets that were exchanged with servers get an Ethernet header of
-// zeroes, and tokens in them a code of zeroes.
-func Write(w io.Writer, mac []byte, limit int, rings ...*Ring) error {
+// Write writes the last packets of rings as a pcap file, oldest first, and only those of a client's hardware address
+// unless it is empty. Packets that were exchanged with servers get an Ethernet header of zeroes, and tokens in them a code
+// of zeroes.
+func Write(w io.Writer, mac []byte, rings ...*Ring) error {
 	out := bufio.NewWriter(w)
 	header := make([]byte, 24)
 	binary.LittleEndian.PutUint32(header[0:], pcapMagic)
@@ -126,9 +126,6 @@ func Write(w io.Writer, mac []byte, limit int, rings ...*Ring) error {
 		packets = append(packets, r.of(mac)...)
 	}
 	slices.SortStableFunc(packets, func(a, b taken) int { return a.at.Compare(b.at) })
-	if limit > 0 && len(packets) > limit {
-		packets = packets[len(packets)-limit:]
-	}
 	for _, p := range packets {
 		if err := p.write(out); err != nil {
 			return err
