@@ -17,7 +17,6 @@ var iscFlags = map[string]struct {
 	// dhcrelay makes this interface's address giaddr, and turns option 82 on with the client side's address in link
 	// selection. Here that part is left out where the listener has no address that others know.
 	"-U": {set: "UPSTREAM"},
-	"-m": {set: "PRESENT_GIADDR_ACTION"},
 	"-c": {set: "MAX_HOPS"},
 	"-a": {set: "AGENT_OPTIONS", to: "circuit-id"},
 	"-g": {set: "CLEAR_GIADDR", to: "true"},
@@ -47,6 +46,9 @@ func fromISC(args []string) (map[string]string, error) {
 			continue
 		case slices.Contains(iscNothing, arg):
 			continue
+		case arg == "-m" && i+1 < len(args) && args[i+1] == "forward": // the same
+			i++
+			continue
 		case !known:
 			faults = append(faults, fmt.Errorf("%s: not supported (docs/dhcp-relay.md has the settings)", arg))
 			continue
@@ -57,7 +59,7 @@ func fromISC(args []string) (map[string]string, error) {
 			value = args[i]
 		}
 		switch before := set[flag.set]; {
-		case before == "" || arg == "-m" || arg == "-c" || before == value:
+		case before == "" || arg == "-c" || before == value:
 			set[flag.set] = value
 		case arg == "-id":
 			set[flag.set] += "," + value

@@ -16,7 +16,7 @@ func TestISCArguments(t *testing.T) {
 		"the incumbent's chart": {
 			args: "-m forward -c 10 -id macvlan0 -iu eth0 -U eth0 smee.tink-system.svc.cluster.local.",
 			want: map[string]string{
-				"PRESENT_GIADDR_ACTION": "forward", "MAX_HOPS": "10", "LISTENERS": "macvlan0",
+				"MAX_HOPS": "10", "LISTENERS": "macvlan0",
 				"UPSTREAM": "eth0", "AGENT_OPTIONS": "circuit-id,link-selection",
 				"SERVERS": "smee.tink-system.svc.cluster.local.",
 			},
@@ -31,6 +31,7 @@ func TestISCArguments(t *testing.T) {
 		"several faults":   {args: "-6 -p 6767 10.0.0.1", fault: []string{"-6: not supported", "-p: not supported"}},
 		"two upstreams":    {args: "-iu eth0 -U eth1 10.0.0.1", fault: []string{"-U eth1"}},
 		"value is missing": {args: "10.0.0.1 -c", fault: []string{"-c: needs a value"}},
+		"other actions":    {args: "-m append 10.0.0.1", fault: []string{"-m: not supported"}},
 		"no such":          {args: "-x", fault: []string{"-x: not supported"}},
 	}
 	for name, test := range tests {

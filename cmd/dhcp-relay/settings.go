@@ -35,14 +35,13 @@ type settings struct {
 	Upstream        string   `desc:"giaddr: an address of this pod that the servers reach, or an interface that has it; empty: the address used towards the server"`
 	ServersOptional bool     `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
 
-	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
-	PresentGiaddrAction relay.Action   `split_words:"true" default:"forward" desc:"a request with giaddr or option 82 already: append, replace, forward, discard"`
-	TrustedRelays       []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
-	TrustedListeners    []string       `split_words:"true" desc:"listeners behind switches with DHCP snooping, whose option 82 without giaddr is accepted"`
-	TrustedServers      []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
-	TokenKey            string         `split_words:"true" desc:"signs a token in option 82 (DHCPv6: Interface-Id), by which any replica knows a reply; at least 16 bytes, the same for all"`
+	MaxHops          int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
+	TrustedRelays    []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
+	TrustedListeners []string       `split_words:"true" desc:"listeners behind switches with DHCP snooping, whose option 82 without giaddr is accepted"`
+	TrustedServers   []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
+	TokenKey         string         `split_words:"true" desc:"signs a token in option 82 (DHCPv6: Interface-Id), by which any replica knows a reply; at least 16 bytes, the same for all"`
 
-	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, relay-id, server-id-override"`
+	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, relay-id"`
 
 	Dhcpv6Enabled       bool          `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
 	Dhcpv6Servers       []string      `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
@@ -107,7 +106,7 @@ func (s *settings) relay4() relay.Config {
 	c.Servers = s.Servers
 	c.UpstreamAddress, _ = netip.ParseAddr(s.Upstream)
 	c.SourceAddress = s.SourceAddress
-	c.MaxHops, c.PresentGiaddr, c.TrustedListeners = s.MaxHops, s.PresentGiaddrAction, s.TrustedListeners
+	c.MaxHops, c.TrustedListeners = s.MaxHops, s.TrustedListeners
 	c.AgentOptions = s.AgentOptions
 	c.ClearGiaddr, c.AlwaysBroadcast = s.ClearGiaddr, s.AlwaysBroadcast
 	return c
@@ -119,6 +118,7 @@ func (s *settings) Removed() map[string]string {
 	return map[string]string{
 		"BOOTS_SOCKET": "stack-boots shows boots now: " + prefix + "_BOOTS_ADDRESS takes the path of its socket",
 		"PEERS":        allRelay, "OWNER_ADDRESS": allRelay,
+		"PRESENT_GIADDR_ACTION":    "a giaddr or option 82 that is there already goes to the server as it is",
 		"PENDING":                  "32768 requests are remembered for their replies",
 		"PENDING_EXPIRY":           "a request is remembered for 10 s",
 		"CLIENT_RATE":              "10 requests a second of one machine are relayed",

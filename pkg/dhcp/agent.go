@@ -7,18 +7,12 @@ import (
 
 // Sub-options of the relay agent information option (RFC 3046 section 3.0 and the registry behind it).
 const (
-	SubCircuitID        = 1  // RFC 3046
-	SubRemoteID         = 2  // RFC 3046
-	SubLinkSelection    = 5  // RFC 3527
-	SubSubscriberID     = 6  // RFC 3993
-	SubVendor           = 9  // RFC 4243
-	SubFlags            = 10 // RFC 5010
-	SubServerIDOverride = 11 // RFC 5107
-	SubRelayID          = 12 // RFC 6925
-	SubSourcePort       = 19 // RFC 8357
-
-	// FlagUnicast in SubFlags tells that the relay agent received the request by unicast.
-	FlagUnicast = 0x80
+	SubCircuitID     = 1  // RFC 3046
+	SubRemoteID      = 2  // RFC 3046
+	SubLinkSelection = 5  // RFC 3527
+	SubVendor        = 9  // RFC 4243
+	SubRelayID       = 12 // RFC 6925
+	SubSourcePort    = 19 // RFC 8357
 
 	// MaxOption82 is the most bytes that the sub-options together may take.
 	MaxOption82 = 255
@@ -55,9 +49,7 @@ func Sub(agent []byte, want byte) (value []byte, found bool) {
 type Subs uint8
 
 // subCodes are the codes of the sub-options in a set, by their bits.
-var subCodes = [8]byte{
-	SubCircuitID, SubRemoteID, SubLinkSelection, SubSubscriberID, SubVendor, SubFlags, SubServerIDOverride, SubRelayID,
-}
+var subCodes = [...]byte{SubCircuitID, SubRemoteID, SubLinkSelection, SubVendor, SubRelayID}
 
 // Has reports whether a code is in the set.
 func (s Subs) Has(code byte) bool { return s&SetOf(code) != 0 }

@@ -89,8 +89,6 @@ type Config struct {
 	MaxHops int
 	// TrustedListeners are the listeners on which a client's own option 82 is accepted (RFC 3046 section 2.1).
 	TrustedListeners []string
-	// PresentGiaddr is the action on a request that carries a giaddr or option 82 already.
-	PresentGiaddr Action
 	// ClearGiaddr takes giaddr out of replies, for firmware that takes it for a gateway.
 	ClearGiaddr bool
 	// AlwaysBroadcast broadcasts every reply on a listener, for firmware that cannot receive unicasts and does not set
@@ -162,7 +160,6 @@ func unset[T comparable](value *T, otherwise T) {
 func (c Config) withDefaults() Config {
 	c.Limits = c.Limits.withDefaults()
 	unset(&c.MaxHops, DefaultHops)
-	unset(&c.PresentGiaddr, Forward)
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{}).Lookup
 	}

@@ -52,7 +52,6 @@ const (
 	UntrustedRelay   // a giaddr, or a RELAY-FORW, from outside the trusted prefixes
 	UntrustedLink    // a RELAY-FORW whose link address is outside of them: it would choose the addresses to give
 	UntrustedAgent   // option 82 without a giaddr (RFC 3046 section 2.1)
-	AgentRefused     // a giaddr or option 82 is there, and the mode is discard
 	NoServer         // no server has an address at the moment
 	NoGiaddr         // the relay has no address that a server could answer
 	ClientLimit      // one client asks too often
@@ -87,7 +86,7 @@ var drops = metric.Enum[Drop]{
 	Truncated: "truncated", Overflow: "overflow", HeardByListener: boot.ReasonHeardByListener,
 	ReplyFromClient: boot.ReasonReplyFromClient, UnicastFromClient: "unicast-from-client", BadSource: "bad-source",
 	HopLimit: "hop-limit", Loop: "loop", BadGiaddr: "bad-giaddr", UntrustedRelay: "untrusted-relay",
-	UntrustedLink: "untrusted-link-address", UntrustedAgent: "untrusted-option82", AgentRefused: "agent-refused",
+	UntrustedLink: "untrusted-link-address", UntrustedAgent: "untrusted-option82",
 	NoServer: "no-server", NoGiaddr: "no-giaddr", ClientLimit: "client-limit", TotalLimit: "total-limit",
 	NewcomerLimit: "newcomer-limit", TransactionTaken: "transaction-taken", NoRoom: "no-room",
 	NotAReply: "not-a-reply", Unsolicited: boot.ReasonUnsolicited, TokenMissing: "token-missing",

@@ -100,7 +100,6 @@ func TestNegative(t *testing.T) {
 	request := func(options ...byte) dhcp.Message { return message(dhcp.OpRequest, byte(dhcp.Discover), options...) }
 	hops16 := func(c *Config) { c.MaxHops = 16 }
 	noTrust := func(c *Config) { c.TrustedRelays = nil }
-	discard := func(c *Config) { c.PresentGiaddr = Discard }
 	trusted := func(c *Config) { c.TrustedListeners = []string{"macvlan0"} }
 	tests := map[string]struct {
 		m      dhcp.Message
@@ -115,7 +114,6 @@ func TestNegative(t *testing.T) {
 		"trap 2, giaddr of another":      {m: withGiaddr(request(), theirGiaddr)},
 		"trap 2, our giaddr":             {m: withGiaddr(request(), ourGiaddr), want: Loop},
 		"trap 2, untrusted":              {m: withGiaddr(request(), theirGiaddr), change: noTrust, want: UntrustedRelay},
-		"trap 2, discard":                {m: withGiaddr(request(), theirGiaddr), change: discard, want: AgentRefused},
 		"trap 3, option 82 of a client":  {m: request(82, 3, 1, 1, 'x'), want: UntrustedAgent},
 		"trap 3, on a trusted listener":  {m: request(82, 3, 1, 1, 'x'), change: trusted},
 		"trap 13, hlen 17":               {m: changed(request(), 2, 17), want: BadHlen},

@@ -49,14 +49,7 @@ func optionsOf(m dhcp.Message) string {
 // inside of the option 82 that is there, by default. The agent gets back what it sent.
 func TestRouterKeepsItsLink(t *testing.T) {
 	const circuit = "\x01\x04\x00\x14\x00\x05\x02\x02\xab\xcd"
-	forTor := func(action Action, options ...SubOption) func(*Config) {
-		return func(c *Config) {
-			tor(c)
-			c.PresentGiaddr, c.AgentOptions = action, options
-		}
-	}
 	tests := map[string]struct {
-		config   func(*Config)
 		options  string // behind the type
 		up, back string
 		kept     bool // giaddr stays, and the server answers the agent
@@ -65,24 +58,10 @@ func TestRouterKeepsItsLink(t *testing.T) {
 		"the agent's option 82": {
 			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x10" + circuit + torLink + "\xff", back: "\x52\x0a" + circuit + "\xff",
 		},
-		"append": {
-			config:  forTor(Append, ServerIDOverride),
-			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x13" + circuit + "\x0a\x01\x80" + torLink + "\xff",
-			back: "\x52\x0a" + circuit + "\xff",
-		},
-		"replace": {
-			config:  forTor(Replace),
-			options: "\x52\x0a" + circuit + "\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff",
-		},
 		"an agent nearer to the machine has named its link": {
 			options: "\x52\x0c\x01\x04\x00\x14\x00\x05\x05\x04\xc6\x33\x64\x41\xff",
 			up:      "\x52\x0c\x01\x04\x00\x14\x00\x05\x05\x04\xc6\x33\x64\x41\xff",
 			back:    "\x52\x0c\x01\x04\x00\x14\x00\x05\x05\x04\xc6\x33\x64\x41\xff",
-		},
-		"and so with append": {
-			config:  forTor(Append, LinkSelection),
-			options: "\x52\x06\x05\x04\xc6\x33\x64\x41\xff", up: "\x52\x06\x05\x04\xc6\x33\x64\x41\xff",
-			back: "\x52\x06\x05\x04\xc6\x33\x64\x41\xff",
 		},
 		"a link of three bytes": {options: "\x52\x05\x05\x03\xc6\x33\x64\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff"},
 		"the link 0.0.0.0":      {options: "\x52\x06\x05\x04\x00\x00\x00\x00\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff"},
@@ -113,17 +92,10 @@ func TestRouterKeepsItsLink(t *testing.T) {
 		},
 		"the option is cut":   {options: "\x52\xff\x01\x04", up: "\x52\xff\x01\x04", kept: true},
 		"a sub-option is cut": {options: "\x52\x04\x01\x09\x00\x14\xff", up: "\x52\x04\x01\x09\x00\x14\xff", kept: true},
-		"its options but not the link": {
-			config:  forTor(Forward, CircuitID, ServerIDOverride),
-			options: "\xff", up: "\x52\x09\x0a\x01\x80" + torLink + "\xff", back: "\xff",
-		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if test.config == nil {
-				test.config = tor
-			}
-			b := newBench(t, test.config)
+			b := newBench(t, tor)
 			got, drop := b.fromTor(raw(dhcp.Discover, test.options), serverPort)
 			want := ourGiaddr
 			if test.kept {
@@ -228,7 +200,7 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 		c.TrustedRelays = nil
 		c.SourceAddress = netip.MustParseAddr("192.0.2.2")
 		c.Listeners = []Listener{{Name: "macvlan0", LinkAddress: netip.MustParseAddr("192.0.2.1")}}
-		c.AgentOptions = []SubOption{LinkSelection, ServerIDOverride, CircuitID, RemoteID}
+		c.AgentOptions = []SubOption{LinkSelection, CircuitID, RemoteID}
 		if change != nil {
 			change(c)
 		}
@@ -249,16 +221,15 @@ func (b *bench) renew(options string, ciaddr [4]byte) (dhcp.Message, Drop) {
 	return b.worker.request4(m, &a, b.targets, b.now())
 }
 
-// TestRenewalHasTheSubOptionsOfItsDiscover: a server that chooses by them has to find the lease (RFC 5107).
-func TestRenewalHasTheSubOptionsOfItsDiscover(t *testing.T) {
-	const discover = "\x01\x08macvlan0\x02\x06\x02\x00\x00\x00\x00\x01\x05\x04\xc0\x00\x02\x01\x0a\x01\x00\x0b\x04\xc0\x00\x02\x02"
-	const renewal = "\x01\x08macvlan0\x02\x06\x02\x00\x00\x00\x00\x01\x0a\x01\x80\x0b\x04\xc0\x00\x02\x02\x05\x04\xc0\x00\x02\x32"
+// TestRenewalHasItsLink: a client's unicast has the link of its address, and no circuit.
+func TestRenewalHasItsLink(t *testing.T) {
+	const discover = "\x01\x08macvlan0\x02\x06\x02\x00\x00\x00\x00\x01\x05\x04\xc0\x00\x02\x01"
 	b := renewBench(t, nil)
-	if m, drop := b.hear(raw(dhcp.Discover, "\xff")); drop != None || optionsOf(m) != "\x35\x01\x01\x52\x21"+discover+"\xff" {
+	if m, drop := b.hear(raw(dhcp.Discover, "\xff")); drop != None || optionsOf(m) != "\x35\x01\x01\x52\x18"+discover+"\xff" {
 		t.Errorf("DISCOVER: got %v, %q", drop, optionsOf(m))
 	}
 	m, drop := b.renew("\xff", yiaddr)
-	if drop != None || m.Giaddr() != ourGiaddr || m.Ciaddr() != yiaddr || optionsOf(m) != "\x35\x01\x03\x52\x21"+renewal+"\xff" {
+	if drop != None || m.Giaddr() != ourGiaddr || m.Ciaddr() != yiaddr || optionsOf(m) != "\x35\x01\x03\x52\x06\x05\x04\xc0\x00\x02\x32\xff" {
 		t.Errorf("RENEW: got %v, giaddr %v, %q", drop, m.Giaddr(), optionsOf(m))
 	}
 	reply, o, drop := b.answer(m)
@@ -266,33 +237,9 @@ func TestRenewalHasTheSubOptionsOfItsDiscover(t *testing.T) {
 		t.Errorf("ACK: got %v, option 82 %v, to %v", drop, reply.HasOption82(), o.from)
 	}
 	for _, ciaddr := range [][4]byte{{}, {127, 0, 0, 1}, {255, 255, 255, 255}, {224, 0, 0, 1}, {0, 0, 0, 5}} {
-		m, drop := b.renew("\xff", ciaddr)
-		if link, _ := linkOf(m); drop != None || link != [4]byte{192, 0, 2, 1} {
-			t.Errorf("ciaddr %v: got %v, link %v", ciaddr, drop, link)
+		if m, drop := b.renew("\xff", ciaddr); drop != None || m.HasOption82() {
+			t.Errorf("ciaddr %v: got %v, %q", ciaddr, drop, optionsOf(m))
 		}
-	}
-}
-
-// TestRenewalWithSeveralListeners has the sub-options of the listener on which the client was offered its address.
-func TestRenewalWithSeveralListeners(t *testing.T) {
-	b := renewBench(t, func(c *Config) {
-		c.Listeners = append(c.Listeners, Listener{Name: "macvlan1", LinkAddress: netip.MustParseAddr("192.0.3.1")})
-	})
-	m, _ := b.renew("\xff", [4]byte{192, 0, 3, 50})
-	if link, _ := linkOf(m); link != [4]byte{192, 0, 3, 50} || bytes.Contains(m, []byte("macvlan")) {
-		t.Errorf("nobody knows the client: link %v, %q", link, optionsOf(m))
-	}
-	a := b.heard
-	a.listener, a.link = 1, &b.vlans[1].Opened().Info
-	m, _ = b.worker.request4(raw(dhcp.Discover, "\xff"), &a, b.targets, b.now())
-	offer := bytes.Clone(m)
-	offer[242] = byte(dhcp.Offer)
-	if _, _, drop := b.answer(offer); drop != None {
-		t.Fatal(drop)
-	}
-	m, _ = b.renew("\xff", [4]byte{192, 0, 3, 50})
-	if link, _ := linkOf(m); link != [4]byte{192, 0, 3, 50} || !bytes.Contains(m, []byte("\x01\x08macvlan1")) {
-		t.Errorf("link %v, %q", link, optionsOf(m))
 	}
 }
 
@@ -331,7 +278,6 @@ func TestSwitchWithSnoopingIsSaid(t *testing.T) {
 
 // TestTrustedSwitch: its option 82 goes up and comes back as it was, with nothing of ours.
 func TestTrustedSwitch(t *testing.T) {
-	const override = "\x0a\x01\x00\x0b\x04\xc0\x00\x02\x02"
 	trusted := func(c *Config) { c.TrustedListeners = []string{"macvlan0"} }
 	tests := map[string]struct {
 		change   func(*Config)
@@ -340,17 +286,13 @@ func TestTrustedSwitch(t *testing.T) {
 		renews   bool
 	}{
 		"by default":    {change: func(c *Config) { c.AgentOptions = nil }, theirs: ciscoAgent, up: ciscoAgent, back: ciscoAgent},
-		"with the link": {theirs: ciscoAgent, up: ciscoAgent + "\x05\x04\xc0\x00\x02\x01" + override, back: ciscoAgent},
+		"with the link": {theirs: ciscoAgent, up: ciscoAgent + "\x05\x04\xc0\x00\x02\x01", back: ciscoAgent},
 		"a renewal": {
 			theirs: ciscoAgent, renews: true,
-			up: ciscoAgent + "\x0a\x01\x80\x0b\x04\xc0\x00\x02\x02" + "\x05\x04\xc0\x00\x02\x32", back: ciscoAgent,
+			up: ciscoAgent + "\x05\x04\xc0\x00\x02\x32", back: ciscoAgent,
 		},
-		"an empty one":      {theirs: "", up: "\x05\x04\xc0\x00\x02\x01" + override, back: "-"},
-		"a link of its own": {theirs: "\x05\x04\xcb\x00\x71\x01", up: "\x05\x04\xcb\x00\x71\x01" + override, back: "\x05\x04\xcb\x00\x71\x01"},
-		"an override of its own": {
-			theirs: "\x0b\x04\x01\x02\x03\x04", up: "\x0b\x04\x01\x02\x03\x04" + "\x05\x04\xc0\x00\x02\x01" + "\x0a\x01\x00",
-			back: "\x0b\x04\x01\x02\x03\x04",
-		},
+		"an empty one":      {theirs: "", up: "\x05\x04\xc0\x00\x02\x01", back: "-"},
+		"a link of its own": {theirs: "\x05\x04\xcb\x00\x71\x01", up: "\x05\x04\xcb\x00\x71\x01", back: "\x05\x04\xcb\x00\x71\x01"},
 	}
 	option := func(agent string) string {
 		if agent == "-" {
@@ -514,7 +456,9 @@ func TestTokenThatDoesNotComeBack(t *testing.T) {
 
 // TestTokenAmongSortedSubOptions: Kea answers with the sub-options in the order of their codes.
 func TestTokenAmongSortedSubOptions(t *testing.T) {
-	b := renewBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	b := renewBench(t, func(c *Config) {
+		c.TokenKey, c.AgentOptions = []byte("0123456789abcdef"), append(c.AgentOptions, RelayID)
+	})
 	m, _ := b.hear(raw(dhcp.Discover, "\xff"))
 	agent, _ := m.Option(dhcp.OptionAgent)
 	subs := map[byte][]byte{}

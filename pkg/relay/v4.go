@@ -29,18 +29,13 @@ const ipAndUDP = 20 + 8
 
 // v4 is the family of DHCPv4.
 type v4 struct {
-	// Option 82 of the unicasts of trusted relay agents, and of clients whose listener is not known.
-	ofAgents, ofUnknown []byte
 	// trustsSwitches tells that every listener is trusted to bring option 82, and so are the unicasts of the machines
 	// there.
 	trustsSwitches bool
 }
 
 func newV4(c *Config) *v4 {
-	return &v4{
-		ofAgents: c.agentOfAgents(), ofUnknown: c.agentOfUnknown(),
-		trustsSwitches: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners),
-	}
+	return &v4{trustsSwitches: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners)}
 }
 
 var traits4 = traits{

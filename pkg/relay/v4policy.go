@@ -8,7 +8,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
-	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -42,8 +41,6 @@ func (w *worker) request4(m dhcp.Message, a *arrival, targets *server.Targets, n
 	case giaddr == [4]byte{} && (has82 || m.HidesOption82()) && !r.mayBring82(a):
 		r.logRefusedSwitch(m, a, now)
 		return m, UntrustedAgent
-	case (giaddr != [4]byte{} || has82) && r.config.PresentGiaddr == Discard:
-		return m, AgentRefused
 	}
 	k := keyOf(m)
 	a.client = r.clientOf(&k, m, a.listener, a.source.ip)
@@ -145,54 +142,24 @@ func (r *Relay) mayBring82(a *arrival) bool {
 	return a.trusted || a.listener == unicast && within(r.config.TrustedRelays, a.source.addr())
 }
 
-// addOption82 adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has
-// a giaddr, unless a mode says otherwise), and notes in o what was added. linked: the server can tell the link
-// without the giaddr. Where it cannot, the caller must leave the giaddr of a unicast.
+// addOption82 adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never on a listener to a
+// request that has a giaddr), and notes in o what was added. linked: the server can tell the link without the giaddr.
+// Where it cannot, the caller must leave the giaddr of a unicast.
 func (w *worker) addOption82(
 	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, targets *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
-	config := &w.relay.config
-	if config.PresentGiaddr == Replace && has82 {
-		m, has82 = m.StripOption82(), false
-	}
-	if config.PresentGiaddr == Forward && a.listener != unicast && a.giaddr != [4]byte{} {
+	if a.listener != unicast && a.giaddr != [4]byte{} {
 		return m, false
 	}
-	// A request that gets this relay's giaddr also gets the sub-options that tell the server the link, even if the action
-	// is to leave option 82 alone: the server cannot know the link otherwise.
-	part := everything
-	if config.PresentGiaddr == Forward && has82 {
-		part = ofRelaying
-	}
 	limit := min(targets.MTU-ipAndUDP, m.MaxSize())
-	j := w.join(m, k, a, o, has82, part, limit, now)
-	if !j.fits && a.listener == unicast && a.giaddr != [4]byte{} {
-		j = w.join(m, k, a, o, has82, linkAlone, limit, now)
+	j := w.join(m, k, a, o, has82, w.signer != nil, limit, now)
+	if !j.fits && a.giaddr != [4]byte{} {
+		j = w.join(m, k, a, o, has82, false, limit, now) // its link alone
 	}
 	if !j.fits {
 		w.relay.metrics.of(int(a.listener)).omitted.Inc()
 	}
 	return j.message, j.linked
-}
-
-// subset is the part of our sub-options that is added.
-type subset uint8
-
-const (
-	everything subset = iota
-	ofRelaying        // what comes of this relay being the one that the server answers: link, override and token
-	linkAlone
-)
-
-// adds reports whether s includes a sub-option; ofAgent is a request that another relay agent has sent.
-func (s subset) adds(code byte, ofAgent bool) bool {
-	switch {
-	case s == everything || code == dhcp.SubLinkSelection:
-		return true
-	case s == linkAlone || ofAgent:
-		return false
-	}
-	return code == dhcp.SubServerIDOverride || code == dhcp.SubFlags
 }
 
 // joined is a request with our sub-options, or without them where they do not fit.
@@ -202,18 +169,17 @@ type joined struct {
 	fits    bool
 }
 
-// join is addOption82 with some sub-options.
+// join is addOption82 with a token, or without it.
 func (w *worker) join(
-	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, part subset, limit int, now int64,
+	m dhcp.Message, k *key, a *arrival, o *origin, has82, signs bool, limit int, now int64,
 ) joined {
-	var theirs dhcp.Subs
+	var linked bool
 	if has82 {
-		m, theirs = nearer(m)
+		m, linked = withLink(m)
 		has82 = m.HasOption82()
 	}
-	value := w.oursBeside(theirs, m, k, a, part)
-	without := joined{message: m, linked: theirs.Has(dhcp.SubLinkSelection)}
-	signs := w.signer != nil && part != linkAlone
+	value := w.oursBeside(has82, linked, m, a)
+	without := joined{message: m, linked: linked}
 	if len(value) == 0 && !signs {
 		without.fits = true
 		return without
@@ -225,7 +191,7 @@ func (w *worker) join(
 		noted.added |= dhcp.SetOf(dhcp.SubVendor)
 		value = w.signer.append4(value, k, &noted, w.relay.unix(now))
 	}
-	with := joined{linked: without.linked || subs.Has(dhcp.SubLinkSelection)}
+	with := joined{linked: linked || subs.Has(dhcp.SubLinkSelection)}
 	if !has82 {
 		with.message, with.fits = m.AppendOption82(value, limit)
 	} else if with.message, with.fits = m.JoinOption82(value, limit); with.fits {
@@ -238,34 +204,31 @@ func (w *worker) join(
 	return with
 }
 
-// oursBeside are the sub-options of a part, but for those that an agent nearer to the client has set.
-func (w *worker) oursBeside(theirs dhcp.Subs, m dhcp.Message, k *key, a *arrival, part subset) []byte {
-	value, ours := w.options[:0], w.subsOf(m, k, a)
-	if theirs == 0 && part == everything {
+// oursBeside are the sub-options that are added: beside those of an agent nearer to the client the link alone, where that
+// agent has set none. The server cannot know the link of a request that gets this relay's giaddr otherwise.
+func (w *worker) oursBeside(has82, linked bool, m dhcp.Message, a *arrival) []byte {
+	value, ours := w.options[:0], w.subsOf(m, a)
+	if !has82 && !linked {
 		return append(value, ours...)
 	}
-	for code, sub, rest, ok := dhcp.NextSub(ours); ok; code, sub, rest, ok = dhcp.NextSub(rest) {
-		if !theirs.Has(code) && part.adds(code, a.giaddr != [4]byte{}) {
-			value = dhcp.AppendSub(value, code, sub)
-		}
+	if link, found := dhcp.Sub(ours, dhcp.SubLinkSelection); found && !linked {
+		value = dhcp.AppendSub(value, dhcp.SubLinkSelection, link)
 	}
 	return value
 }
 
-// nearer returns which sub-options an agent nearer to the client has set and this relay does not set again: the link,
-// and the server's address. A link that no host can be on is removed.
-func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
+// withLink removes link selections of links that no host can be on, and reports whether an agent nearer to the client
+// has set another one.
+func withLink(m dhcp.Message) (_ dhcp.Message, linked bool) {
 	for nowhere(m) {
 		m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection)) // one of each option 82
 	}
 	for option82 := range m.Options82 {
-		for _, code := range [...]byte{dhcp.SubLinkSelection, dhcp.SubServerIDOverride} {
-			if _, found := dhcp.Sub(option82, code); found {
-				theirs |= dhcp.SetOf(code)
-			}
+		if _, found := dhcp.Sub(option82, dhcp.SubLinkSelection); found {
+			linked = true
 		}
 	}
-	return m, theirs
+	return m, linked
 }
 
 // nowhere tells whether a link selection is of a link that no host can be on.
@@ -278,38 +241,20 @@ func nowhere(m dhcp.Message) bool {
 	return false
 }
 
-// subsOf are the sub-options for a request.
-func (w *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
-	r := w.relay
+// subsOf are the sub-options for a request. That of a unicast has its link alone: the router's, or, where a client has
+// an address, that one (any address of the link will do, RFC 3527 section 3).
+func (w *worker) subsOf(m dhcp.Message, a *arrival) []byte {
 	if a.listener != unicast {
 		return a.link.options
 	}
-	value := w.unicastOptions[:0]
-	if a.giaddr != [4]byte{} {
-		value = append(value, r.v4.ofAgents...)
-		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])
+	link := a.giaddr
+	if link == [4]byte{} && w.relay.config.adds(LinkSelection) {
+		link = m.Ciaddr()
 	}
-	asked := [4]byte(a.local[12:])
-	if asked == ownGiaddr(r.targets.Load()) { // the address of a Service may have been translated to it
-		asked = [4]byte{}
+	if !isHost(link) {
+		return nil
 	}
-	base := r.v4.ofUnknown
-	if home := r.home(m, k); home != nil {
-		base = home.Info.options
-	}
-	return r.config.appendUnicast(value, base, m.Ciaddr(), asked)
-}
-
-// home is the open listener on which a client was served, nil where that is not known. Where no relay agent is trusted
-// there are no clients but those of the listeners.
-func (r *Relay) home(m dhcp.Message, k *key) *listener.Opened[link] {
-	for i, v := range r.vlans {
-		if len(r.vlans) == 1 && len(r.config.TrustedRelays) == 0 ||
-			r.gate(int16(i), netip.Addr{}).Knows(r.clientOf(k, m, int16(i), [16]byte{})) {
-			return v.Opened()
-		}
-	}
-	return nil
+	return dhcp.AppendSub(w.unicastOptions[:0], dhcp.SubLinkSelection, link[:])
 }
 
 // reply4 decides about a reply, and edits it in place for the client or the relay agent. It notes in out whose it is.

@@ -54,7 +54,6 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
   (list "stack.hook.port" "port" "routes.files.port")
   (list "stack.relay.enabled" "switch" "relay.enabled")
   (list "stack.relay.maxHopCount" "hops" "relay.maxHops")
-  (list "stack.relay.presentGiaddrAction" "giaddr action" "relay.presentGiaddrAction")
   (list "stack.relay.interfaceMode" "interface mode" "broadcast.kind")
   (list "hegel.name" "host" "backends.hegel.host")
   (list "hegel.service.port" "port" "backends.hegel.port" "routes.hegel.port")
@@ -257,7 +256,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
   "stack.image" "the programs are this project's own (image)" "stack.relay.image" "the programs are this project's own (image)"
   "stack.relay.initImage" "the programs are this project's own (image)" "stack.hook.image" "the programs are this project's own (image)"
   "stack.selector" "the pods have this chart's labels" "stack.relay.name" "the containers are called after their programs"
-  "stack.hook.name" "the route is called files"
+  "stack.hook.name" "the route is called files" "stack.relay.presentGiaddrAction" "a giaddr or option 82 that is there already goes to the server as it is"
   "stack.hook.persistence.localPersistentVolume" "a directory of one node; choose files.volume.type" -}}
 {{- $words := dict -}}
 {{- range $path := include "stack.leaves" (dict "in" $v.stack "path" "stack") | splitList "\n" | compact -}}
@@ -337,7 +336,7 @@ Refuses, by the name of the former key, what this chart's schema would. Takes pa
 {{- $changed := false -}}
 {{- $good := true -}}
 {{- $what := printf "no %s" $kind -}}
-{{- $choices := dict "service type" (list "LoadBalancer" "NodePort" "ClusterIP") "giaddr action" (list "append" "replace" "forward" "discard")
+{{- $choices := dict "service type" (list "LoadBalancer" "NodePort" "ClusterIP")
   "interface mode" (list "macvlan" "ipvlan") "architecture" (list "x86_64" "aarch64" "both") "extension" (list "tar.gz" "iso" "both")
   "kernel version" (list "5.10" "6.6" "both") -}}
 {{- if and (eq $kind "kernel version") (eq $text "5.1") -}}

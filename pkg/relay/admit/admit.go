@@ -134,13 +134,6 @@ func (g *Gate) Ask(a *Asker, now int64) Refusal {
 	return refused
 }
 
-// Knows tells whether the servers have given, or offered, a client an address before.
-func (g *Gate) Knows(tag uint64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.isServed(tag) || tag != 0 && g.offered.find(tag) != nil
-}
-
 // isServed tells whether the servers gave a client an address before. The tag 0 stands for all clients without an
 // identity, which are always new.
 func (g *Gate) isServed(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }

@@ -108,8 +108,8 @@ const (
 )
 
 // Write writes the last packets of rings as a pcap file, oldest first, and only those of a client's hardware address
-// unless it is empty. Packets that were exchanged with servers get an Ethernet header of zeroes, and tokens in them a code
-// of zeroes.
+// unless it is empty. Packets that were exchanged with servers get an Ethernet header of zeroes, and tokens in them a
+// code of zeroes.
 func Write(w io.Writer, mac []byte, rings ...*Ring) error {
 	out := bufio.NewWriter(w)
 	header := make([]byte, 24)

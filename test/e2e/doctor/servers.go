@@ -104,7 +104,7 @@ func serve(ctx context.Context, server lab.PoolServer, o Options) (r Result, err
 		RunDir: filepath.Join(s.dir, "logs"), Without: []string{lab.Smee, lab.Hegel, lab.StackProxy}, Logf: o.Logf,
 		Env: map[string][]string{lab.DHCPRelay: {
 			"DHCP_RELAY_LISTENERS=macvlan0=" + lab.GatewayIP.String(),
-			"DHCP_RELAY_AGENT_OPTIONS=circuit-id,remote-id,link-selection,server-id-override",
+			"DHCP_RELAY_AGENT_OPTIONS=circuit-id,remote-id,link-selection",
 		}},
 	})
 	if err != nil {

@@ -17,8 +17,6 @@ type PoolServer struct {
 	Name    string
 	Program string
 	Package string // of Debian
-	// Overridden tells that it takes the relay's address for its own (RFC 5107).
-	Overridden bool
 
 	process func(dir string, pools []pool) (Process, error)
 	ready   string // what it says when it listens
@@ -89,7 +87,7 @@ var Dhcpd = PoolServer{
 
 // Dnsmasq reads one option 82 only.
 var Dnsmasq = PoolServer{
-	Name: "dnsmasq", Program: "dnsmasq", Package: "dnsmasq-base", Overridden: true, ready: "DHCP, IP range",
+	Name: "dnsmasq", Program: "dnsmasq", Package: "dnsmasq-base", ready: "DHCP, IP range",
 	process: func(_ string, pools []pool) (Process, error) {
 		args := []string{
 			"--keep-in-foreground", "--log-facility=-", "--log-dhcp", "--conf-file=/dev/null", "--user=root", "--port=0",

@@ -149,7 +149,6 @@ func TestFormerValuesPassTheChecksOfThisChart(t *testing.T) {
 		"stack: {hook: {port: 99999}}":                                          `stack.hook.port is "99999", which is no number from 1 to 65535`,
 		"stack: {relay: {maxHopCount: 0}}":                                      `stack.relay.maxHopCount is "0", which is no number from 1 to 255`,
 		"stack: {relay: {interfaceMode: bridge}}":                               `stack.relay.interfaceMode is "bridge", which is none of macvlan, ipvlan`,
-		"stack: {relay: {presentGiaddrAction: drop}}":                           `stack.relay.presentGiaddrAction is "drop", which is none of`,
 		"stack: {service: {type: ExternalName}}":                                `stack.service.type is "ExternalName", which is none of`,
 		"stack: {enabled: perhaps}":                                             `stack.enabled is "perhaps", which is neither true nor false`,
 		"stack: {hook: {arch: riscv}}":                                          `stack.hook.arch is "riscv", which is none of x86_64, aarch64, both`,
