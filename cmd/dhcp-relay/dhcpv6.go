@@ -68,11 +68,6 @@ func ipv6(prefixes []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return !p.Addr().Is6() })
 }
 
-// named6 are the variables of the fields that DHCPv6 has to itself.
-var named6 = map[string]string{
-	"Servers": "DHCPV6_SERVERS", "LinkAddresses": "DHCPV6_LINK_ADDRESSES",
-}
-
 // validate6 names the faults of the settings of DHCPv6 that relay.Config cannot find.
 func (s *settings) validate6() (faults []error) {
 	if !s.Dhcpv6Enabled {

@@ -28,8 +28,8 @@ const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_S
   dhcp-relay trace [-mac MAC] [-admin ADDRESS]
       writes the last packets of a running relay as a pcap file
 
-The arguments of ISC dhcrelay work too, where they map: -id -iu -U -m forward -c -a -g and server names. A variable wins over an
-argument. docs/reference/dhcp-relay.md explains every setting, drop reason and metric.`
+The arguments of ISC dhcrelay work too, where they map: -id -iu -U -m forward -c -a -g and server names.
+A variable wins over an argument. docs/reference/dhcp-relay.md explains every setting, drop reason and metric.`
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
@@ -146,10 +145,7 @@ func (s *settings) Validate() error {
 	var faults []error
 	for _, config := range s.relays() {
 		for _, err := range setting.Faults(config.Validate()) {
-			if f, ok := errors.AsType[*relay.Fault](err); ok {
-				err = fmt.Errorf("%s_%s: %s", prefix, variableOf(f.Field, config.IPv6), f.Text)
-			}
-			faults = append(faults, err)
+			faults = append(faults, fmt.Errorf("%s_%w", prefix, err))
 		}
 	}
 	faults = slices.Concat(faults, s.validate6())
@@ -180,28 +176,3 @@ func noInterface(text string) bool {
 
 // has4 tells whether DHCPv4 is to be relayed.
 func (s *settings) has4() bool { return len(s.Servers) > 0 || !s.Dhcpv6Enabled }
-
-// variableOf is the variable behind a field of a family's configuration.
-func variableOf(field string, ipv6 bool) string {
-	switch name := named6[field]; {
-	case ipv6 && name != "":
-		return name
-	case field == "LinkAddresses":
-		return "LISTENERS"
-	case field == "UpstreamAddress" || field == "UpstreamInterface":
-		return "UPSTREAM"
-	}
-	return variable(field)
-}
-
-// variable is a field's name as envconfig's split_words has it: MaxHops is MAX_HOPS.
-func variable(field string) string {
-	var b strings.Builder
-	for i, r := range field {
-		if i > 0 && unicode.IsUpper(r) && !unicode.IsUpper(rune(field[i-1])) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToUpper(r))
-	}
-	return b.String()
-}

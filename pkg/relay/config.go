@@ -167,76 +167,73 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Fault is a fault of one field of a configuration.
-type Fault struct {
-	// Field is the field's name. That of Listener is LinkAddresses.
-	Field string
-	// Text describes the fault of its value.
-	Text string
-}
-
-func (f *Fault) Error() string { return f.Field + ": " + f.Text }
-
-// faults collects the faults of a configuration.
+// faults collects the faults of a configuration, each behind the name of the setting that has to be changed.
 type faults []error
 
-func (f *faults) add(field, format string, args ...any) {
-	*f = append(*f, &Fault{Field: field, Text: fmt.Sprintf(format, args...)})
+func (f *faults) add(setting, format string, args ...any) {
+	*f = append(*f, fmt.Errorf(setting+": "+format, args...))
 }
 
-// Validate joins every fault of the configuration, each a [*Fault].
+// Validate joins every fault of the configuration. Each begins with a setting's name, without its program's prefix.
 func (c Config) Validate() error {
 	var found faults
+	servers := "SERVERS"
+	if c.IPv6 {
+		servers = "DHCPV6_SERVERS"
+	}
 	if len(c.Servers) == 0 {
-		found.add("Servers", "a relay needs the name or address of a DHCP server")
+		found.add(servers, "a relay needs the name or address of a DHCP server")
 	}
 	for _, name := range c.Servers {
 		if err := c.checkServer(name); err != nil {
-			found.add("Servers", "%q: %v", name, err)
+			found.add(servers, "%q: %v", name, err)
 		}
 	}
 	c.validateListeners(&found)
 	c.validateAgent(&found)
 	if c.MaxHops < 0 || c.MaxHops > MaxHops {
-		found.add("MaxHops", "%d: not within 1 and %d", c.MaxHops, MaxHops)
+		found.add("MAX_HOPS", "%d: not within 1 and %d", c.MaxHops, MaxHops)
 	}
 	if c.UpstreamAddress.IsValid() && !c.usable(c.UpstreamAddress) {
-		found.add("UpstreamAddress", "%s: not an %s address that others can reach", c.UpstreamAddress, c.network())
+		found.add("UPSTREAM", "%s: not an %s address that others can reach", c.UpstreamAddress, c.network())
 	}
 	if c.SourceAddress.IsValid() && !c.usable(c.SourceAddress) {
-		found.add("SourceAddress", "%s: not an %s address that others can reach", c.SourceAddress, c.network())
+		found.add("SOURCE_ADDRESS", "%s: not an %s address that others can reach", c.SourceAddress, c.network())
 	}
 	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
-		found.add("UpstreamAddress", "%s, and upstream interface %s: set one of them",
+		found.add("UPSTREAM", "%s, and upstream interface %s: set one of them",
 			c.UpstreamAddress, c.UpstreamInterface)
 	}
 	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
-		found.add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
+		found.add("TOKEN_KEY", "%d bytes, at least %d are needed", n, MinTokenKey)
 	}
 	return errors.Join(found...)
 }
 
 func (c *Config) validateListeners(found *faults) {
-	seen := map[string]bool{}
+	seen, links := map[string]bool{}, "LISTENERS"
+	if c.IPv6 {
+		links = "DHCPV6_LINK_ADDRESSES"
+	}
 	for _, l := range c.Listeners {
 		switch {
 		case l.Name == "" || len(l.Name) > maxName:
-			found.add("Listeners", "%q: not an interface name", l.Name)
+			found.add("LISTENERS", "%q: not an interface name", l.Name)
 		case l.Name == unicastLabel:
-			found.add("Listeners", "%q: is what metrics call an address of this host", l.Name)
+			found.add("LISTENERS", "%q: is what metrics call an address of this host", l.Name)
 		case seen[l.Name]:
-			found.add("Listeners", "%q: named twice", l.Name)
+			found.add("LISTENERS", "%q: named twice", l.Name)
 		case l.Name == c.UpstreamInterface && !c.IPv6:
-			found.add("Listeners", "%q: is the upstream interface too; where clients and servers "+
+			found.add("LISTENERS", "%q: is the upstream interface too; where clients and servers "+
 				"share a LAN no relay is needed", l.Name)
 		case l.LinkAddress.IsValid() && !c.usable(l.LinkAddress):
-			found.add("LinkAddresses", "%s=%s: not an %s address of a LAN", l.Name, l.LinkAddress, c.network())
+			found.add(links, "%s=%s: not an %s address of a LAN", l.Name, l.LinkAddress, c.network())
 		}
 		seen[l.Name] = true
 	}
 	for _, name := range c.TrustedListeners {
 		if !seen[name] {
-			found.add("TrustedListeners", "%q: not a listener", name)
+			found.add("TRUSTED_LISTENERS", "%q: not a listener", name)
 		}
 	}
 }

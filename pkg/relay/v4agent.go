@@ -40,11 +40,11 @@ func (c *Config) adds(s SubOption) bool { return slices.Contains(c.AgentOptions,
 func (c *Config) validateAgent(found *faults) {
 	for i, option := range c.AgentOptions {
 		if slices.Contains(c.AgentOptions[:i], option) {
-			found.add("AgentOptions", "%s is named twice", option)
+			found.add("AGENT_OPTIONS", "%s is named twice", option)
 		}
 	}
 	if c.adds(RelayID) && len(c.Listeners) == 0 {
-		found.add("AgentOptions", "there is no listener to take relay-id from")
+		found.add("AGENT_OPTIONS", "there is no listener to take relay-id from")
 	}
 }
 

@@ -204,8 +204,8 @@ func (w *worker) join(
 	return with
 }
 
-// oursBeside are the sub-options that are added: beside those of an agent nearer to the client the link alone, where that
-// agent has set none. The server cannot know the link of a request that gets this relay's giaddr otherwise.
+// oursBeside are the sub-options that are added: beside those of an agent nearer to the client the link alone, where
+// that agent has set none. The server cannot know the link of a request that gets this relay's giaddr otherwise.
 func (w *worker) oursBeside(has82, linked bool, m dhcp.Message, a *arrival) []byte {
 	value, ours := w.options[:0], w.subsOf(m, a)
 	if !has82 && !linked {
