@@ -82,7 +82,7 @@ func (c *check) heal(ctx context.Context) error {
 		c.damaged[file.Set+"/"+file.Artifact] = true
 		c.healing = true
 		delete(c.current.Files, name)
-		c.metrics.damaged()
+		c.metrics.healed.Inc()
 		if err := c.volume.remove(name); err != nil {
 			return err
 		}

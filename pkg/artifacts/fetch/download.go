@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -44,8 +42,8 @@ type doer interface {
 
 // progress is how far a download is.
 type progress struct {
-	Set   string `json:"set"`
-	Name  string `json:"name"`
+	Set   string
+	Name  string
 	done  atomic.Int64
 	total atomic.Int64
 }
@@ -67,12 +65,6 @@ func newClient(proxy string) *http.Client {
 	}
 	transport.DisableCompression = true // ranges and digests are of the bytes as they are
 	return &http.Client{Transport: transport, CheckRedirect: redirect.Secure}
-}
-
-// meta is kept beside a partial file: whether the server still has the same.
-type meta struct {
-	URL       string `json:"url"`
-	Validator string `json:"validator"` // a strong ETag, else Last-Modified
 }
 
 func (d *downloader) path(a artifact) string {
@@ -109,7 +101,7 @@ func (d *downloader) persist(ctx context.Context, p *progress, attempt func() er
 		if ctx.Err() != nil || wrong == 2 || idle > d.config.Attempts || !retryable(err) {
 			return fmt.Errorf("failed to download %s: %w", p.Name, err)
 		}
-		d.metrics.retried(p.Set, err)
+		d.metrics.retries.WithLabelValues(p.Set, stateOf(err).String()).Inc()
 		pause := retry.Next()
 		d.log.Warn("download interrupted", "set", p.Set, "artifact", p.Name, "error", err, "bytes", p.done.Load(),
 			"retry_seconds", pause.Seconds())
@@ -135,7 +127,7 @@ func retryable(err error) bool {
 	}
 }
 
-// attempt goes on with the partial file, or begins it.
+// attempt goes on with the partial file, or begins it. Whether the server still has what it had then shows in the digest.
 func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error {
 	f, err := os.OpenFile(d.path(a), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
@@ -151,14 +143,7 @@ func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error
 	if have > 0 && sumOf(sum, a.digest) == a.digest { // killed between the last byte and the switch
 		return f.Sync()
 	}
-	kept := d.readMeta(a)
-	if have > 0 && (kept.Validator == "" || kept.URL != a.url) {
-		have = 0
-		if err := d.restart(f, sum, p); err != nil {
-			return err
-		}
-	}
-	if err := d.transfer(ctx, a, f, sum, have, kept, p); err != nil {
+	if err := d.transfer(ctx, a, f, sum, have, p); err != nil {
 		return err
 	}
 	if sumOf(sum, a.digest) != a.digest {
@@ -174,14 +159,13 @@ func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error
 
 // transfer asks for the bytes from have on, and writes what comes.
 func (d *downloader) transfer(
-	ctx context.Context, a artifact, f *os.File, sum hash.Hash, have int64, kept meta, p *progress,
+	ctx context.Context, a artifact, f *os.File, sum hash.Hash, have int64, p *progress,
 ) error {
 	ctx, watch := d.config.watch(ctx)
 	defer watch.end()
 	header := http.Header{}
 	if have > 0 {
 		header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
-		header.Set("If-Range", kept.Validator)
 	}
 	answer, err := d.get(ctx, a.client, a.url, header)
 	if errors.Is(err, statusError(http.StatusRequestedRangeNotSatisfiable)) { // we have more than there is
@@ -215,18 +199,14 @@ func (d *downloader) transfer(
 			return err
 		}
 	}
-	if err := d.writeMeta(a, meta{URL: a.url, Validator: validator(answer.Header)}); err != nil {
-		return err
-	}
-	body := watch.reader(answer.Body)
 	room := int64(d.config.MaxSize) - have
 	out := &tee{downloader: d, progress: p, file: f, sum: sum, told: time.Now()}
-	n, err := io.CopyBuffer(out, io.LimitReader(body, room+1), make([]byte, 256<<10))
+	n, err := io.CopyBuffer(out, io.LimitReader(watch.reader(answer.Body), room+1), make([]byte, 256<<10))
 	switch {
-	case out.err != nil:
-		return fmt.Errorf("failed to write partial file: %w", out.err)
-	case err != nil:
+	case errors.Is(err, errRead):
 		return transferError(ctx, err)
+	case err != nil:
+		return fmt.Errorf("failed to write partial file: %w", err)
 	case n > room:
 		d.discard(a)
 		return errTooLarge
@@ -276,31 +256,9 @@ func (d *downloader) restart(f *os.File, sum hash.Hash, p *progress) error {
 }
 
 func (d *downloader) discard(a artifact) {
-	for _, name := range []string{d.path(a), d.path(a) + ".meta"} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			d.log.Warn("failed to remove partial file", "artifact", a.name, "error", err)
-		}
+	if err := os.Remove(d.path(a)); err != nil {
+		d.log.Warn("failed to remove partial file", "artifact", a.name, "error", err)
 	}
-}
-
-func (d *downloader) readMeta(a artifact) meta {
-	var m meta
-	text, err := os.ReadFile(d.path(a) + ".meta")
-	if err != nil || json.Unmarshal(text, &m) != nil {
-		return meta{}
-	}
-	return m
-}
-
-func (d *downloader) writeMeta(a artifact, m meta) error {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("failed to encode validator: %w", err)
-	}
-	if err := os.WriteFile(d.path(a)+".meta", text, 0o600); err != nil {
-		return fmt.Errorf("failed to keep validator: %w", err)
-	}
-	return nil
 }
 
 // transferError says why a transfer ended, and hides a password in its URL.
@@ -325,14 +283,6 @@ func redacted(err error) error {
 	return err
 }
 
-// validator is what If-Range may carry: a strong ETag, else the date (RFC 9110, 13.1.5).
-func validator(h http.Header) string {
-	if tag := h.Get("Etag"); strings.HasPrefix(tag, `"`) {
-		return tag
-	}
-	return h.Get("Last-Modified")
-}
-
 func newHash(d digest) hash.Hash {
 	if strings.HasPrefix(string(d), "sha256:") {
 		return sha256.New()
@@ -348,26 +298,24 @@ func sumOf(h hash.Hash, d digest) digest {
 // tellEvery is how often a download that goes on is logged.
 const tellEvery = 10 * time.Second
 
-// tee writes to the file and the hash, and counts. It keeps its own error, to tell a full disk from a broken transfer.
+// tee writes to the file and the hash, and counts.
 type tee struct {
 	*downloader
 	*progress
 	file *os.File
 	sum  hash.Hash
 	told time.Time
-	err  error
 }
 
 func (t *tee) Write(p []byte) (int, error) {
 	n, err := t.file.Write(p)
 	t.sum.Write(p[:n])
 	done := t.done.Add(int64(n))
-	t.metrics.downloaded(t.Set, n)
+	t.metrics.bytes.WithLabelValues(t.Set).Add(float64(n))
 	if now := time.Now(); now.Sub(t.told) >= tellEvery {
 		t.told = now
 		t.log.Info("downloading", "set", t.Set, "artifact", t.Name, "bytes", done, "total", t.total.Load())
 	}
-	t.err = err
 	return n, err
 }
 

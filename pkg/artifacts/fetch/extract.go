@@ -165,10 +165,8 @@ func (x *extractor) link() error {
 	return nil
 }
 
-// errRead is what writeFile was given to read from.
-var errRead = errors.New("failed to read")
-
-// writeFile makes a new file below root, durable, and says what it holds; Size is below 0 where there is none.
+// writeFile makes a new file below root, durable, and says what it holds; Size is below 0 where there is none. An error of
+// the body is errRead.
 func writeFile(ctx context.Context, root *os.Root, name string, body io.Reader) (artifacts.File, error) {
 	none := artifacts.File{Size: -1}
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
@@ -180,21 +178,19 @@ func writeFile(ctx context.Context, root *os.Root, name string, body io.Reader) 
 	}
 	defer f.Close()
 	made := artifacts.File{}
-	sum, out := sha256.New(), &sink{file: f}
-	made.Size, err = copyTo(ctx, io.MultiWriter(out, sum), body)
+	sum := sha256.New()
+	made.Size, err = copyTo(ctx, io.MultiWriter(f, sum), body)
 	made.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	if err == nil {
+		err = f.Sync()
+	}
 	switch {
-	case out.err != nil:
-		return made, fmt.Errorf("failed to write %s: %w", name, out.err)
 	case ctx.Err() != nil:
 		return made, ctx.Err()
-	case err != nil:
-		return made, fmt.Errorf("%w: %w", errRead, err)
+	case err != nil && !errors.Is(err, errRead):
+		return made, fmt.Errorf("failed to write %s: %w", name, err)
 	}
-	if err := f.Sync(); err != nil {
-		return made, fmt.Errorf("failed to sync %s: %w", name, err)
-	}
-	return made, nil
+	return made, err
 }
 
 // notADirectory tells a name that is taken from other faults.
@@ -210,15 +206,11 @@ func linkOrCopy(from *os.Root, name string, to *os.Root, as string) error {
 	if err := to.MkdirAll(path.Dir(as), 0o755); err != nil {
 		return notADirectory(err)
 	}
-	if from == to {
-		if err := from.Link(name, as); err == nil {
-			return nil
-		} else if errors.Is(err, fs.ErrExist) {
-			return notADirectory(err)
-		}
-	} else if err := os.Link(path.Join(from.Name(), name), path.Join(to.Name(), as)); err == nil {
+	err := os.Link(path.Join(from.Name(), name), path.Join(to.Name(), as))
+	if err == nil {
 		return nil
-	} else if errors.Is(err, fs.ErrExist) {
+	}
+	if errors.Is(err, fs.ErrExist) {
 		return notADirectory(err)
 	}
 	f, err := from.Open(name)
@@ -228,29 +220,4 @@ func linkOrCopy(from *os.Root, name string, to *os.Root, as string) error {
 	defer f.Close()
 	_, err = writeFile(context.Background(), to, as, f)
 	return err
-}
-
-// sink keeps the error of writing apart from that of reading.
-type sink struct {
-	file *os.File
-	err  error
-}
-
-func (s *sink) Write(p []byte) (int, error) {
-	n, err := s.file.Write(p)
-	s.err = err
-	return n, err
-}
-
-// interruptible ends with its context.
-type interruptible struct {
-	ctx  context.Context
-	body io.Reader
-}
-
-func (i *interruptible) Read(p []byte) (int, error) {
-	if err := i.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return i.body.Read(p)
 }

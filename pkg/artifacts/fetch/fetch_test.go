@@ -253,7 +253,6 @@ func TestFaultyServers(t *testing.T) {
 	tests := map[string]struct {
 		faults   []fault
 		list     []fault
-		noTag    bool
 		state    State
 		ranges   int // requests with a Range
 		requests int
@@ -262,7 +261,6 @@ func TestFaultyServers(t *testing.T) {
 		"breaks off, resumed":            {faults: []fault{breakOff}, requests: 2, ranges: 1},
 		"breaks off often":               {faults: []fault{breakOff, breakOff, breakOff}, requests: 4, ranges: 3},
 		"stalls, resumed":                {faults: []fault{stall}, requests: 2, ranges: 1},
-		"breaks off, no validator":       {faults: []fault{breakOff}, noTag: true, requests: 2},
 		"breaks off, then ignores Range": {faults: []fault{breakOff, noRange}, requests: 2, ranges: 1},
 		"breaks off, then another range": {faults: []fault{breakOff, wrongRange}, requests: 3, ranges: 1},
 		"claims more than there is":      {faults: []fault{longer}, requests: 1},
@@ -284,7 +282,6 @@ func TestFaultyServers(t *testing.T) {
 			t.Parallel()
 			r := newRelease(t)
 			r.set(map[string][]byte{name: body})
-			r.validate = !test.noTag
 			r.fail(name, test.faults...)
 			r.fail("checksum.txt", test.list...)
 			registry := prometheus.NewPedanticRegistry()
@@ -460,9 +457,6 @@ func TestDamagedDownloadThatIsServedIsNotTouched(t *testing.T) {
 	inode := filepath.Join(f.Directory(), name)
 	if err := os.Link(inode, partial.path(a)); err != nil {
 		t.Skipf("needs hard links: %v", err)
-	}
-	if err := partial.writeMeta(a, meta{URL: a.url, Validator: `"x"`}); err != nil {
-		t.Fatal(err)
 	}
 	if err := os.WriteFile(inode, []byte("damaged"), 0o644); err != nil {
 		t.Fatal(err)

@@ -231,7 +231,9 @@ func (f *Fetcher) serving(m *artifacts.Manifest) {
 		}
 		status.Served = whole
 	}
-	f.metrics.serving(len(m.Files), bytes, m.Created)
+	f.metrics.files.Set(float64(len(m.Files)))
+	f.metrics.size.Set(float64(bytes))
+	f.metrics.switchd.Set(float64(m.Created.Unix()))
 }
 
 func (f *Fetcher) begin(a artifact) *progress {
@@ -255,5 +257,10 @@ var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 func copyTo(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
 	buffer := buffers.Get().(*[256 << 10]byte)
 	defer buffers.Put(buffer)
-	return io.CopyBuffer(w, &interruptible{ctx, r}, buffer[:])
+	return io.CopyBuffer(w, reader(func(b []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(b)
+	}), buffer[:])
 }

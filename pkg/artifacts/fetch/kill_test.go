@@ -124,7 +124,7 @@ func left(t *testing.T, volume string) string {
 			switch name := entry.Name(); {
 			case strings.HasPrefix(name, prefixStaging):
 				found = append(found, "staging")
-			case dir == namePartial && !strings.HasSuffix(name, ".meta"):
+			case dir == namePartial:
 				found = append(found, "partial")
 			}
 		}

@@ -77,21 +77,3 @@ func (m *Metrics) checked(set string, s State) {
 		m.success.WithLabelValues(set).Set(float64(time.Now().Unix()))
 	}
 }
-
-func (m *Metrics) retried(set string, err error) {
-	m.retries.WithLabelValues(set, stateOf(err).String()).Inc()
-}
-
-func (m *Metrics) downloaded(set string, n int) {
-	m.bytes.WithLabelValues(set).Add(float64(n))
-}
-
-func (m *Metrics) damaged() {
-	m.healed.Inc()
-}
-
-func (m *Metrics) serving(files int, bytes int64, since time.Time) {
-	m.files.Set(float64(files))
-	m.size.Set(float64(bytes))
-	m.switchd.Set(float64(since.Unix()))
-}

@@ -28,7 +28,6 @@ type release struct {
 	faults   map[string][]fault
 	requests map[string]int
 	ranges   map[string]int
-	validate bool // send an ETag
 	slow     time.Duration
 }
 
@@ -46,13 +45,12 @@ const (
 	gone             // 404
 	busy             // 503
 	refuse           // the connection ends at once
-	changed          // another validator, and other bytes
+	changed          // other bytes
 )
 
 func newRelease(t testing.TB) *release {
 	r := &release{
 		files: map[string][]byte{}, faults: map[string][]fault{}, requests: map[string]int{}, ranges: map[string]int{},
-		validate: true,
 	}
 	r.Server = httptest.NewServer(r)
 	t.Cleanup(r.Close)
@@ -104,12 +102,8 @@ func (r *release) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if list := r.faults[name]; len(list) > 0 {
 		what, r.faults[name] = list[0], list[1:]
 	}
-	validate, slow := r.validate, r.slow
+	slow := r.slow
 	r.mu.Unlock()
-	tag := sha512.Sum512(body)
-	if validate {
-		w.Header().Set("Etag", `"`+hex.EncodeToString(tag[:8])+`"`)
-	}
 	controller := http.NewResponseController(w)
 	switch {
 	case what == gone || !ok:
@@ -135,7 +129,6 @@ func (r *release) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		body[len(body)/2] ^= 1
 	case what == changed:
 		body = bytes.Repeat([]byte{7}, len(body))
-		w.Header().Set("Etag", `"changed"`)
 	case what == wrongRange:
 		w.Header().Set("Content-Range", "bytes 1-2/3")
 		w.WriteHeader(http.StatusPartialContent)

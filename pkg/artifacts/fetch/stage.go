@@ -81,7 +81,7 @@ func hashFile(ctx context.Context, root *os.Root, name string) (artifacts.File, 
 	sum := sha256.New()
 	n, err := copyTo(ctx, sum, f)
 	if err != nil {
-		return artifacts.File{}, fmt.Errorf("failed to read %s: %w", name, err)
+		return artifacts.File{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return artifacts.File{Size: n, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -35,19 +36,28 @@ func (w *stallWatch) end() {
 // fed tells that something has arrived.
 func (w *stallWatch) fed() { w.timer.Reset(w.stall) }
 
-// reader feeds the watch with each read that brings something.
-func (w *stallWatch) reader(r io.Reader) io.Reader { return watched{r, w} }
-
-type watched struct {
-	io.Reader
-	watch *stallWatch
+// reader feeds the watch with each read that brings something. Its errors are errRead.
+func (w *stallWatch) reader(r io.Reader) io.Reader {
+	return reader(func(b []byte) (int, error) {
+		n, err := r.Read(b)
+		if n > 0 {
+			w.have.Add(int64(n))
+			w.fed()
+		}
+		return n, err
+	})
 }
 
-func (w watched) Read(b []byte) (int, error) {
-	n, err := w.Reader.Read(b)
-	if n > 0 {
-		w.watch.have.Add(int64(n))
-		w.watch.fed()
+// errRead is a reader's, where that and a writer work in one copy.
+var errRead = errors.New("failed to read")
+
+// reader reads by a function, and marks what it returns by errRead.
+type reader func([]byte) (int, error)
+
+func (r reader) Read(b []byte) (int, error) {
+	n, err := r(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: %w", errRead, err)
 	}
 	return n, err
 }
