@@ -35,7 +35,7 @@ type Fetcher struct {
 
 	mu     sync.Mutex
 	config Config
-	next   *Config            // what update was given, until Run takes it over
+	next   *Config            // what Reload read, until Run takes it over
 	stop   context.CancelFunc // ends what Run does by the settings
 	sets   map[string]*SetStatus
 	active []*progress

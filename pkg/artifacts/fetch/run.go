@@ -56,21 +56,6 @@ func (c *Config) untilCheck(now time.Time) time.Duration {
 	return now.Truncate(c.CheckEvery.D()).Add(c.CheckEvery.D()).Sub(now)
 }
 
-// update has Run go on by other settings. With an error nothing changes. The volume stays: it is what is being served.
-func (f *Fetcher) update(c Config) error {
-	if err := c.Validate(); err != nil {
-		return fmt.Errorf("failed to change artifacts: %w", err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if c.Volume != f.config.Volume {
-		return fmt.Errorf("failed to change artifacts: the volume is %s until a restart, not %s", f.config.Volume, c.Volume)
-	}
-	f.next = &c
-	f.stop()
-	return nil
-}
-
 // adopt puts the next settings in force, if there are any. Its context ends when others come.
 func (f *Fetcher) adopt(ctx context.Context) context.Context {
 	f.mu.Lock()
@@ -98,12 +83,20 @@ func (f *Fetcher) adopt(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Reload reads the settings and has [Fetcher.Run] go on by them. Wrong ones change nothing.
+// Reload reads the settings and has [Fetcher.Run] go on by them. Wrong ones change nothing. The volume stays: it is what is
+// being served.
 func (f *Fetcher) Reload(load func() (Config, error)) {
 	wanted, err := load()
-	if err == nil {
-		err = f.update(wanted)
+	f.mu.Lock()
+	switch {
+	case err != nil:
+	case wanted.Volume != f.config.Volume:
+		err = fmt.Errorf("the volume is %s until a restart, not %s", f.config.Volume, wanted.Volume)
+	default:
+		f.next = &wanted
+		f.stop()
 	}
+	f.mu.Unlock()
 	f.metrics.reloaded(err)
 	if err != nil {
 		f.log.Error("failed to reload artifacts, the old ones stay in force", "error", err)
