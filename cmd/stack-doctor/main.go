@@ -41,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "stack-doctor: %v (see stack-doctor --help)\n", err)
-		return doctor.Blind
+		return doctor.Blinded
 	case s.version:
 		fmt.Fprintf(stdout, "stack-doctor %s\n", daemon.Version())
 		return 0
@@ -67,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err != nil:
 		fmt.Fprintf(stderr, "stack-doctor: %v\n", err)
-		return doctor.Blind
+		return doctor.Blinded
 	case ctx.Err() != nil && context.Cause(ctx) != context.DeadlineExceeded: //nolint:errorlint // the cause itself
 		return interrupted
 	}

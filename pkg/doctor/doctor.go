@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/doctor/finding"
 	"github.com/tinkerbell/stack/pkg/doctor/link"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -47,14 +46,14 @@ type Step struct {
 
 // Report is the result of a run.
 type Report struct {
-	Interface string            `json:"interface,omitempty"`
-	MAC       string            `json:"mac,omitempty"`
-	MadeUp    bool              `json:"made_up,omitempty"` // no machine has the MAC
-	Arch      string            `json:"arch"`
-	Findings  []finding.Finding `json:"findings"` // the worst first
-	Asked     []Step            `json:"asked"`
-	Frames    int               `json:"frames"` // that were sent
-	Seconds   float64           `json:"seconds"`
+	Interface string    `json:"interface,omitempty"`
+	MAC       string    `json:"mac,omitempty"`
+	MadeUp    bool      `json:"made_up,omitempty"` // no machine has the MAC
+	Arch      string    `json:"arch"`
+	Findings  []Finding `json:"findings"` // the worst first
+	Asked     []Step    `json:"asked"`
+	Frames    int       `json:"frames"` // that were sent
+	Seconds   float64   `json:"seconds"`
 }
 
 // Exit codes of a run by the worst finding.
@@ -62,17 +61,17 @@ const (
 	Healthy = iota
 	Warned
 	Broken
-	Blind
+	Blinded
 )
 
 // Exit is the exit code of a report. A fault that was found counts for more than a thing that could not be looked at.
 func (r *Report) Exit() int {
-	switch finding.Worst(r.Findings) {
-	case finding.Error:
+	switch highest(r.Findings) {
+	case Error:
 		return Broken
-	case finding.Blind:
-		return Blind
-	case finding.Warning:
+	case Blind:
+		return Blinded
+	case Warning:
 		return Warned
 	}
 	return Healthy
@@ -106,14 +105,14 @@ func Run(ctx context.Context, o Options) Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil {
-		r.report.Findings = append(r.report.Findings, finding.New("stopped", "stopped before everything was looked at"))
+		r.report.Findings = append(r.report.Findings, found("stopped", "stopped before everything was looked at"))
 	}
 	if r.link != nil {
 		r.report.Frames = r.link.Sent()
 	}
 	r.report.Seconds = time.Since(r.began).Seconds()
-	r.report.Findings = append([]finding.Finding{}, finding.Unexplained(r.report.Findings)...) // in JSON never null
-	slices.SortStableFunc(r.report.Findings, func(a, b finding.Finding) int { return int(b.Severity) - int(a.Severity) })
+	r.report.Findings = append([]Finding{}, unexplained(r.report.Findings)...) // in JSON never null
+	slices.SortStableFunc(r.report.Findings, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) })
 	return r.report
 }
 
@@ -164,7 +163,7 @@ func madeUp(own frame.MAC) net.HardwareAddr {
 
 // find adds a finding, once.
 func (r *run) find(name, format string, args ...any) {
-	f := finding.New(name, format, args...)
+	f := found(name, format, args...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.Contains(r.report.Findings, f) {
@@ -174,7 +173,7 @@ func (r *run) find(name, format string, args ...any) {
 
 // step notes a question that began at a time.
 func (r *run) step(since time.Time, asked, of, heard string) {
-	s := Step{finding.Clean(asked), finding.Clean(of), finding.Clean(heard), time.Since(since).Seconds()}
+	s := Step{clean(asked), clean(of), clean(heard), time.Since(since).Seconds()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Asked = append(r.report.Asked, s)

@@ -19,14 +19,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/internal/nstest"
-	"github.com/tinkerbell/stack/pkg/doctor/finding"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
 )
 
 // names are the findings' names that are more than worth knowing.
 func names(r *Report) (all []string) {
 	for _, f := range r.Findings {
-		if f.Severity != finding.Info {
+		if f.Severity != Info {
 			all = append(all, f.Name)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/doctor/finding"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
 )
 
@@ -29,7 +28,7 @@ func (r *run) judgeRivals(ctx context.Context, way *order, heard *stages) {
 	if len(r.rivals) == 0 {
 		return
 	}
-	faults := map[netip.Addr]finding.Finding{} // the worst of each server that was asked
+	faults := map[netip.Addr]Finding{} // the worst of each server that was asked
 	if way != nil {
 		faults[way.addr.Server] = worst(r.report.Findings)
 	}
@@ -42,11 +41,11 @@ func (r *run) judgeRivals(ctx context.Context, way *order, heard *stages) {
 		one, asked := faults[pair.one]
 		other, askedOther := faults[pair.other]
 		switch {
-		case one.Severity == finding.Error && one == other:
+		case one.Severity == Error && one == other:
 			r.find("two-dhcp-servers", "%s. Both lead to the same fault", pair.text)
-		case other.Severity == finding.Error:
+		case other.Severity == Error:
 			r.find("other-dhcp-server", "%s. What %s names fails (%s): %s", pair.text, pair.other, other.Name, other.Text)
-		case one.Severity == finding.Error:
+		case one.Severity == Error:
 			r.find("other-dhcp-server", "%s. What %s names fails (%s): %s", pair.text, pair.one, one.Name, one.Text)
 		case !asked || !askedOther || one == unseen || other == unseen:
 			r.find("two-dhcp-servers", "%s. Whether both lead to files that are there was not looked at", pair.text)
@@ -57,7 +56,7 @@ func (r *run) judgeRivals(ctx context.Context, way *order, heard *stages) {
 }
 
 // askRival follows what one server alone would have the machine do.
-func (r *run) askRival(ctx context.Context, server netip.Addr, heard *stages) finding.Finding {
+func (r *run) askRival(ctx context.Context, server netip.Addr, heard *stages) Finding {
 	ctx, cancel := context.WithTimeout(ctx, rivalPatience)
 	defer cancel()
 	r.Progress("asking for what the DHCP server " + server.String() + " names")
@@ -75,15 +74,15 @@ func (r *run) askRival(ctx context.Context, server netip.Addr, heard *stages) fi
 }
 
 // unseen stands for files that were not looked at.
-var unseen = finding.Finding{Severity: finding.Blind}
+var unseen = Finding{Severity: Blind}
 
 // worst is the first error; or else [unseen], or nothing.
-func worst(all []finding.Finding) (w finding.Finding) {
-	for _, f := range finding.Unexplained(all) {
+func worst(all []Finding) (w Finding) {
+	for _, f := range unexplained(all) {
 		switch {
-		case f.Severity == finding.Error:
+		case f.Severity == Error:
 			return f
-		case f.Severity == finding.Blind, f.Name == "machine-is-up", f.Name == "proxy-arp":
+		case f.Severity == Blind, f.Name == "machine-is-up", f.Name == "proxy-arp":
 			w = unseen
 		}
 	}

@@ -1,4 +1,4 @@
-package finding
+package doctor
 
 import (
 	"os"
@@ -14,29 +14,32 @@ import (
 // Every finding that is bad has a remedy, and is explained by such as there are.
 func TestTableIsWhole(t *testing.T) {
 	var names []string
-	for _, r := range Table() {
-		if slices.Contains(names, r.Name) {
-			t.Errorf("%s is there twice", r.Name)
+	for _, r := range table() {
+		if slices.Contains(names, r.name) {
+			t.Errorf("%s is there twice", r.name)
 		}
-		names = append(names, r.Name)
+		names = append(names, r.name)
 	}
-	for _, r := range Table() {
-		if r.Severity != Info && r.Remedy == "" {
-			t.Errorf("%s has no remedy", r.Name)
+	for _, r := range table() {
+		if r.severity != Info && r.remedy == "" {
+			t.Errorf("%s has no remedy", r.name)
 		}
-		for _, by := range r.By {
-			if !slices.Contains(names, by) || by == r.Name {
-				t.Errorf("%s is explained by %s, which is not there", r.Name, by)
+		for _, by := range r.by {
+			if !slices.Contains(names, by) || by == r.name {
+				t.Errorf("%s is explained by %s, which is not there", r.name, by)
 			}
 		}
 	}
 	// What the programs find is in the table, and nothing else is.
 	var used strings.Builder
-	files, err := filepath.Glob("../*.go")
+	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -57,17 +60,17 @@ func TestTableIsWhole(t *testing.T) {
 
 // What follows from another finding is left out, and what stands by itself is not.
 func TestUnexplained(t *testing.T) {
-	hole, silent := New("mtu-hole", "hole"), New("waits-for-backend", "silent")
+	hole, silent := found("mtu-hole", "hole"), found("waits-for-backend", "silent")
 	for name, test := range map[string]struct{ all, want []Finding }{
 		"explained":  {[]Finding{silent, hole}, []Finding{hole}},
 		"by itself":  {[]Finding{silent}, []Finding{silent}},
-		"and beside": {[]Finding{hole, New("clock-off", "off")}, []Finding{hole, New("clock-off", "off")}},
+		"and beside": {[]Finding{hole, found("clock-off", "off")}, []Finding{hole, found("clock-off", "off")}},
 	} {
-		if diff := cmp.Diff(test.want, Unexplained(test.all)); diff != "" {
+		if diff := cmp.Diff(test.want, unexplained(test.all)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	if Worst([]Finding{silent}) != Error || Worst(nil) != Info {
+	if highest([]Finding{silent}) != Error || highest(nil) != Info {
 		t.Error("the worst severity is wrong")
 	}
 }
@@ -76,11 +79,11 @@ func TestUnexplained(t *testing.T) {
 func TestClean(t *testing.T) {
 	for text, want := range map[string]string{
 		"ipxe.efi":                   "ipxe.efi",
-		"\x1b]0;own\x07\x1b[2J":      "?]0;own??[2J",
-		"a\u202eb\u2028c\x9b\xffd\n": "a?b?c??d?",
-		strings.Repeat("x", 600):     strings.Repeat("x", longest) + "...",
+		"\x1b]0;own\x07\x1b[2J":      "\ufffd]0;own\ufffd\ufffd[2J",
+		"a\u202eb\u2028c\x9b\xffd\n": "a\ufffdb\ufffdc\ufffdd\ufffd",
+		strings.Repeat("x", 600):     strings.Repeat("x", mostText-3) + "...",
 	} {
-		if got := Clean(text); got != want {
+		if got := clean(text); got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)
 		}
 	}
