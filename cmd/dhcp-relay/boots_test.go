@@ -46,9 +46,9 @@ func TestBootIsSeen(t *testing.T) {
 	firmware := []dhcpv4.Modifier{
 		b.option(60, "PXEClient:Arch:00007:UNDI:003016"), b.option(93, "\x00\x07"), b.option(97, "\x00abcdefghijklmnop"),
 	}
-	b.dhcp(t, "snp.efi", firmware...)
+	b.dhcp(t, loaderFile, firmware...)
 	l.client.Addr(t, "lan0", clientIP.String()+"/24")
-	b.tftp(t, "snp.efi")
+	b.tftp(t, loaderFile)
 	b.dhcp(t, "http://192.0.2.2:7171/auto.ipxe", append(firmware, b.option(77, "iPXE"))...)
 	b.get(t, 7171, "/"+mac+"/auto.ipxe", "iPXE/1.21.1", http.StatusOK)
 	b.get(t, 8080, "/vmlinuz-x86_64", "iPXE/1.21.1", http.StatusOK)
@@ -77,7 +77,7 @@ func TestBootIsSeen(t *testing.T) {
 		t.Errorf("got %+v", m)
 	}
 	for _, s := range m.Boots[0].Steps {
-		if s.Step == journal.Loader && (s.Text != "snp.efi" || s.Bytes != loaderSize || s.From != serverIP.String()+":69") ||
+		if s.Step == journal.Loader && (s.Text != loaderFile || s.Bytes != loaderSize || s.From != serverIP.String()+":69") ||
 			s.Step == journal.Kernel && s.Bytes != fileSize {
 			t.Errorf("step %s: got %+v", s.Step, s)
 		}
@@ -85,7 +85,7 @@ func TestBootIsSeen(t *testing.T) {
 
 	// Something else speaks to stack-boots: it is refused and counted, and all goes on.
 	b.forge(t)
-	b.dhcp(t, "snp.efi", firmware...)
+	b.dhcp(t, loaderFile, firmware...)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_sent_total 16`)
 	testwait.Until(t, "what is forged is counted", func() bool {
@@ -108,6 +108,7 @@ func (b *bootLab) seen(t *testing.T, step journal.Step) (m journal.MachineView) 
 }
 
 const (
+	loaderFile = "other.efi" // which stack-proxy does not fetch by itself, so that the server is asked for it
 	loaderSize = 300
 	fileSize   = 100 << 10
 )

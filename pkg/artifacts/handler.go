@@ -69,9 +69,7 @@ func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
-	if c.Metrics == nil {
-		c.Metrics = NewMetrics(nil)
-	}
+	c.Metrics = cmp.Or(c.Metrics, NewMetrics(nil))
 	return &Handler{
 		config: c, log: loglimit.New(c.Logger, 1, quietFor), disk: newDisk(c.Metrics.waiting.WithLabelValues(c.Route)),
 		began: time.Now(),

@@ -78,8 +78,8 @@ var table = sync.OnceValue(func() []row {
 	return rows
 })
 
-// found makes a finding of the table. The arguments are of its sentence, which may hold what strangers sent. A name that
-// the table has not is a mistake of the program.
+// found makes a finding of the table. The arguments are of its sentence, which may hold what strangers sent. A name
+// that the table has not is a mistake of the program.
 func found(name, format string, args ...any) Finding {
 	for _, r := range table() {
 		if r.name == name {

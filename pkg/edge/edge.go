@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -122,9 +123,7 @@ func New(c Config, o Options) (*Gate, error) {
 		return nil, fmt.Errorf("failed to set up the edge of route %s: %w", o.Route, err)
 	}
 	m := o.Metrics
-	if m == nil {
-		m = &Metrics{}
-	}
+	m = cmp.Or(m, &Metrics{})
 	g := &Gate{config: c, client: o.Client}
 	var err error
 	if c.TLS != nil {

@@ -1,6 +1,8 @@
 package endpoint
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -33,9 +35,7 @@ func (m *Metrics) Forget(route string) { m.set.Forget(route) }
 
 // route binds the metrics to one route.
 func (m *Metrics) route(name string) *routeMetrics {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &routeMetrics{
 		healthy:   m.known.WithLabelValues(name, "healthy"),
 		unhealthy: m.known.WithLabelValues(name, "unhealthy"),

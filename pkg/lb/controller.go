@@ -26,7 +26,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
-	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // Controller follows the API and runs a task for each address. It is a daemon.Task.
@@ -160,7 +160,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.shutDown()
 	})
 	following.Go(func() {
-		if err := links.Follow(life, c.linksChanged); err != nil {
+		if err := socket.WatchLinks(life, c.linksChanged); err != nil {
 			c.log.Warn("failed to follow the links of this host", "error", err)
 		}
 	})

@@ -90,9 +90,7 @@ type running struct {
 
 // New binds every route's sockets. The error names each that cannot be bound.
 func New(o Options) (*Proxy, error) {
-	if o.Resolver == nil {
-		o.Resolver = &endpoint.Resolver{}
-	}
+	o.Resolver = cmp.Or(o.Resolver, &endpoint.Resolver{})
 	if o.Kube == nil {
 		o.Kube = &kube.Client{}
 	}

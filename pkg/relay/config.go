@@ -138,28 +138,21 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	unset(&l.ResolveInterval, 10*time.Second)
-	unset(&l.Pending, 32768)
-	unset(&l.PendingExpiry, 10*time.Second)
-	unset(&l.ClientRate, 10)
-	unset(&l.TotalRate, 50000)
-	unset(&l.NewcomerRate, 100)
-	unset(&l.DeadAfter, 30)
-	unset(&l.TracePackets, 512)
+	l.ResolveInterval = cmp.Or(l.ResolveInterval, 10*time.Second)
+	l.Pending = cmp.Or(l.Pending, 32768)
+	l.PendingExpiry = cmp.Or(l.PendingExpiry, 10*time.Second)
+	l.ClientRate = cmp.Or(l.ClientRate, 10)
+	l.TotalRate = cmp.Or(l.TotalRate, 50000)
+	l.NewcomerRate = cmp.Or(l.NewcomerRate, 100)
+	l.DeadAfter = cmp.Or(l.DeadAfter, 30)
+	l.TracePackets = cmp.Or(l.TracePackets, 512)
 	return l
-}
-
-func unset[T comparable](value *T, otherwise T) {
-	var zero T
-	if *value == zero {
-		*value = otherwise
-	}
 }
 
 // withDefaults sets the fields that are zero to their defaults.
 func (c Config) withDefaults() Config {
 	c.Limits = c.Limits.withDefaults()
-	unset(&c.MaxHops, DefaultHops)
+	c.MaxHops = cmp.Or(c.MaxHops, DefaultHops)
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{}).Lookup
 	}

@@ -25,9 +25,9 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
-	"github.com/tinkerbell/stack/pkg/relay/links"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
@@ -132,7 +132,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { return r.servers.Run(ctx) })
-	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
+	group.Go(func() error { return socket.WatchLinks(ctx, func([]byte) { r.linksChanged() }) })
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, v := range r.vlans {
 		group.Go(func() error { return v.Run(ctx, answering.Done()) })

@@ -149,11 +149,15 @@ func fields(e *boot.Event) (all []any) {
 	if e.MAC != ([6]byte{}) {
 		add("mac", net.HardwareAddr(e.MAC[:]).String())
 	}
-	for key, b := range map[string][16]byte{
-		"client": e.Client, "relay_agent": e.Relay, "address": e.Given, "next_server": e.Next, "endpoint": e.Endpoint,
+	for _, each := range []struct {
+		key string
+		b   [16]byte
+	}{
+		{"client", e.Client}, {"relay_agent", e.Relay}, {"address", e.Given}, {"next_server", e.Next},
+		{"endpoint", e.Endpoint},
 	} {
-		if address := boot.Addr(b); address.IsValid() {
-			add(key, address.String())
+		if address := boot.Addr(each.b); address.IsValid() {
+			add(each.key, address.String())
 		}
 	}
 	if e.HasArch {

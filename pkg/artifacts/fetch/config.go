@@ -6,6 +6,7 @@
 package fetch
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -239,26 +240,19 @@ func checkURL(text string) error {
 }
 
 func (c Config) withDefaults() Config {
-	setDefault(&c.Parallel, 3)
-	setDefault(&c.Attempts, 5)
-	setDefault(&c.StallTimeout, setting.Duration(30*time.Second))
-	setDefault(&c.RetryFirst, setting.Duration(time.Second))
-	setDefault(&c.RetryMost, setting.Duration(30*time.Second))
-	setDefault(&c.MaxSize, 16<<30)
-	setDefault(&c.MaxFiles, 10000)
+	c.Parallel = cmp.Or(c.Parallel, 3)
+	c.Attempts = cmp.Or(c.Attempts, 5)
+	c.StallTimeout = cmp.Or(c.StallTimeout, setting.Duration(30*time.Second))
+	c.RetryFirst = cmp.Or(c.RetryFirst, setting.Duration(time.Second))
+	c.RetryMost = cmp.Or(c.RetryMost, setting.Duration(30*time.Second))
+	c.MaxSize = cmp.Or(c.MaxSize, 16<<30)
+	c.MaxFiles = cmp.Or(c.MaxFiles, 10000)
 	return c
 }
 
 // backoff is the pauses between attempts.
 func (c Config) backoff() backoff.Backoff {
 	return backoff.Backoff{First: c.RetryFirst.D(), Most: c.RetryMost.D()}
-}
-
-func setDefault[T comparable](value *T, other T) {
-	var zero T
-	if *value == zero {
-		*value = other
-	}
 }
 
 // digest is "sha256:..." or "sha512:...", in lower case.

@@ -127,7 +127,7 @@ func retryable(err error) bool {
 	}
 }
 
-// attempt goes on with the partial file, or begins it. Whether the server still has what it had then shows in the digest.
+// attempt goes on with the partial file, or begins it. Whether the server still has what it had then, the digest shows.
 func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error {
 	f, err := os.OpenFile(d.path(a), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {

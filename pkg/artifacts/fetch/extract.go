@@ -165,8 +165,8 @@ func (x *extractor) link() error {
 	return nil
 }
 
-// writeFile makes a new file below root, durable, and says what it holds; Size is below 0 where there is none. An error of
-// the body is errRead.
+// writeFile makes a new file below root, durable, and says what it holds; Size is below 0 where there is none. An error
+// of the body is errRead.
 func writeFile(ctx context.Context, root *os.Root, name string, body io.Reader) (artifacts.File, error) {
 	none := artifacts.File{Size: -1}
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {

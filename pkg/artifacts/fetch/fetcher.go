@@ -89,11 +89,8 @@ func New(c Config, o Options) (*Fetcher, error) {
 		return nil, fmt.Errorf("failed to set up artifacts: %w", err)
 	}
 	f := &Fetcher{
-		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: o.Metrics,
+		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), metrics: cmp.Or(o.Metrics, NewMetrics(nil)),
 		next: &c, stop: func() {}, sets: map[string]*SetStatus{},
-	}
-	if f.metrics == nil {
-		f.metrics = NewMetrics(nil)
 	}
 	f.adopt(context.Background())
 	return f, nil

@@ -61,9 +61,7 @@ func New(o Options) *Watcher {
 		steps:   rate.NewLimiter(stepsPerSecond, stepsAtOnce),
 		closest: closest{searches: rate.NewLimiter(searchesPerSecond, searchesAtOnce)},
 	}
-	if w.metrics == nil {
-		w.metrics = NewMetrics(nil)
-	}
+	w.metrics = cmp.Or(w.metrics, NewMetrics(nil))
 	w.startEvents()
 	w.unreachable = w.connect()
 	return w

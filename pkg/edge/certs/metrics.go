@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,9 +27,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) route(name string) *routeMetrics {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &routeMetrics{name, m, metric.Results(m.loads, name)}
 }
 

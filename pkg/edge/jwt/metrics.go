@@ -1,6 +1,7 @@
 package jwt
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,9 +65,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) route(name string) *routeMetrics {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &routeMetrics{
 		checks: outcomes.Counters(m.checks, name), refreshes: metric.Results(m.refreshes, name),
 		success: m.success.WithLabelValues(name), keys: m.keys.WithLabelValues(name),

@@ -1,6 +1,8 @@
 package paths
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -31,8 +33,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 // route are one route's counters, by refusal.
 func (m *Metrics) route(name string) []prometheus.Counter {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return refusals.Counters(m.refused, name)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
-	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 func TestLifetime(t *testing.T) {
@@ -405,7 +405,7 @@ func TestEventsOfOwnAddressesAreNotForeign(t *testing.T) {
 	following.Go(func() {
 		ns.Do(t, func() error {
 			close(ready)
-			return links.Follow(ctx, func(b []byte) { events <- Foreign(b) })
+			return socket.WatchLinks(ctx, func(b []byte) { events <- Foreign(b) })
 		})
 	})
 	defer following.Wait()

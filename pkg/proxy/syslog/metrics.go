@@ -1,6 +1,8 @@
 package syslog
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -27,9 +29,7 @@ type meters struct {
 }
 
 func (m *Metrics) of(route string) *meters {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &meters{
 		datagrams: m.datagrams.WithLabelValues(route), bytes: m.bytes.WithLabelValues(route),
 		drops: drops.Counters(m.drops, route),

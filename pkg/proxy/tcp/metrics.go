@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -73,9 +75,7 @@ func (m *Metrics) Forget(route string) { m.set.Forget(route) }
 
 // route binds the metrics to one route.
 func (m *Metrics) route(name string) *routeMetrics {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &routeMetrics{
 		connections: m.connections.WithLabelValues(name),
 		open:        m.open.WithLabelValues(name),

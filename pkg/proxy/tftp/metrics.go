@@ -1,6 +1,8 @@
 package tftp
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -48,9 +50,7 @@ type meters struct {
 }
 
 func (m *Metrics) of(route string) *meters {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &meters{
 		transfers: endings.Counters(m.transfers, route), live: m.live.WithLabelValues(route),
 		seconds: m.seconds.WithLabelValues(route), traffic: m.traffic.Of(route),

@@ -1,6 +1,8 @@
 package udp
 
 import (
+	"cmp"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
@@ -40,9 +42,7 @@ type meters struct {
 }
 
 func (m *Metrics) of(route string) *meters {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &meters{
 		ended: endings.Counters(m.ended, route), live: m.live.WithLabelValues(route), traffic: m.traffic.Of(route),
 		drops: drops.Counters(m.drops, route),

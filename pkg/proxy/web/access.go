@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -78,10 +77,5 @@ func cut(text string, most int) string {
 		return text
 	}
 	const mark = "…"
-	text = strings.ToValidUTF8(text[:most], "\uFFFD")
-	end := min(len(text), most-len(mark))
-	for end > 0 && end < len(text) && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + mark
+	return strings.ToValidUTF8(text[:most-len(mark)], "") + mark // which drops a character that is cut in two
 }

@@ -107,24 +107,17 @@ type Timeouts struct {
 
 func (s *Settings) setDefaults() {
 	if s.GRPC {
-		setDefault(&s.Response, -1)
-		setDefault(&s.Stall, -1)
+		s.Response = cmp.Or(s.Response, -1)
+		s.Stall = cmp.Or(s.Stall, -1)
 	}
-	setDefault(&s.Dial, 2*time.Second)
-	setDefault(&s.Header, 10*time.Second)
-	setDefault(&s.Stall, time.Minute)
-	setDefault(&s.Idle, 2*time.Minute)
-	setDefault(&s.Response, time.Minute)
-	setDefault(&s.MaxHeader, 64<<10)
+	s.Dial = cmp.Or(s.Dial, 2*time.Second)
+	s.Header = cmp.Or(s.Header, 10*time.Second)
+	s.Stall = cmp.Or(s.Stall, time.Minute)
+	s.Idle = cmp.Or(s.Idle, 2*time.Minute)
+	s.Response = cmp.Or(s.Response, time.Minute)
+	s.MaxHeader = cmp.Or(s.MaxHeader, 64<<10)
 	for i := range s.Sites {
 		s.Sites[i].setDefaults()
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

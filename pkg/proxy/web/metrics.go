@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"strconv"
 	"sync"
 	"time"
@@ -46,9 +47,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 // route binds the metrics to one route.
 func (m *Metrics) route(name string) *routeMetrics {
-	if m == nil {
-		m = NewMetrics(nil)
-	}
+	m = cmp.Or(m, NewMetrics(nil))
 	return &routeMetrics{
 		name:        name,
 		all:         m,

@@ -92,8 +92,8 @@ func (s *Socket) Stop() {
 // Send sends what a batch holds. Of each packet that the kernel refused, the batch tells its owner.
 func (s *Socket) Send(out *mmsg.SendBatch) { out.FlushHeld(s.conn, s.fd) }
 
-// Read reads one packet.
-func (s *Socket) Read(b []byte) (n int, err error) {
+// read reads one packet.
+func (s *Socket) read(b []byte) (n int, err error) {
 	closed := s.conn.Read(func(uintptr) bool {
 		n, _, err = unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
 		return err != unix.EAGAIN && err != unix.EINTR
