@@ -2,10 +2,23 @@ package edge_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"go.uber.org/goleak"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tinkerbell/stack/internal/testcert"
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
@@ -13,19 +26,40 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newIssuer has the keys of tokens, and says where they are.
+func newIssuer(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := jose.JSONWebKey{Key: key, KeyID: "1", Algorithm: "ES256", Use: "sig"}
+	var server *httptest.Server
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/certs" {
+			_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{private.Public()}})
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": server.URL, "jwks_uri": server.URL + "/certs"})
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
 // TestTakeOver replaces a gate while its files are wrong and its issuer is away: what was loaded goes on, unless it
 // is asked for elsewhere.
 func TestTakeOver(t *testing.T) {
-	var s site
-	dir := t.TempDir()
-	s.certificate(t, dir)
-	s.identityProvider(t)
+	dir, issuer := t.TempDir(), newIssuer(t)
+	cert, _ := testcert.SelfSigned(t, elliptic.P384(), time.Hour, "*.example.org") // a key as the seed's
+	testcert.Write(t, dir, cert)
 	config := func() edge.Config {
 		pair := certs.Pair{Certificate: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
 		return edge.Config{
 			TLS:     &certs.Config{Certificates: []certs.Pair{pair}},
-			Backend: &certs.Backend{CA: pair.Certificate, Name: serverHost},
-			JWT:     &jwt.Config{Issuer: s.issuer, Audience: []string{"tink"}},
+			Backend: &certs.Backend{CA: pair.Certificate, Name: "tink.example.org"},
+			JWT:     &jwt.Config{Issuer: issuer, Audience: []string{"tink"}},
 		}
 	}
 	first, err := edge.New(config(), edge.Options{Route: "r"})
@@ -54,7 +88,7 @@ func TestTakeOver(t *testing.T) {
 		"another issuer":   {func(c *edge.Config) { c.JWT.Issuer = "http://192.0.2.1/" }, false},
 		"other keys":       {func(c *edge.Config) { c.JWT.JWKS = "/none" }, false},
 		"another version":  {func(c *edge.Config) { c.TLS.MinVersion = "1.3" }, false},
-		"another backend":  {func(c *edge.Config) { c.Backend.Name = filesHost }, false},
+		"another backend":  {func(c *edge.Config) { c.Backend.Name = "files.example.org" }, false},
 		"no TLS, no token": {func(c *edge.Config) { *c = edge.Config{Limit: c.Limit} }, true},
 	}
 	for name, test := range tests {
@@ -67,5 +101,33 @@ func TestTakeOver(t *testing.T) {
 		if err := next.Ready(); (err == nil) != test.ready {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestEveryFaultIsNamed(t *testing.T) {
+	var c edge.Config
+	if err := yaml.UnmarshalStrict([]byte(`
+hosts: ["a b"]
+tls: {minVersion: "1.1"}
+jwt: {ca: /x}
+limit: {preset: x}
+rewrite: {stripPrefix: x}
+`), &c); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Validate()
+	for _, want := range []string{
+		"hosts[0]: ", "tls.certificates: missing", "tls.minVersion: ", "jwt.issuer: missing", "jwt.audience: missing",
+		"limit.preset: ", "rewrite.stripPrefix: ",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+	if _, err := edge.New(c, edge.Options{Route: "r"}); err == nil {
+		t.Error("accepted")
+	}
+	if err := (&edge.Config{}).Validate(); err != nil {
+		t.Errorf("nothing is asked for: %v", err)
 	}
 }

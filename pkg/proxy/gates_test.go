@@ -59,7 +59,7 @@ routes:
   jwt:
     issuer: ISSUER
     audience: tink
-    forward: {X-Auth-Subject: sub}
+    forward: {X-Auth-Subject: sub, X-Auth-Org: org_id}
 - name: os
   protocol: files
   listen: LISTEN
@@ -130,14 +130,16 @@ func (o *outside) issuer(t *testing.T) string {
 	return server.URL
 }
 
-func (o *outside) token(t *testing.T) string {
+func (o *outside) token(t *testing.T) string { return o.tokenFor(t, time.Hour) }
+
+func (o *outside) tokenFor(t *testing.T, lives time.Duration) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: o.key}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	token, err := josejwt.Signed(signer).Claims(map[string]any{
-		"iss": o.iss, "aud": "tink", "sub": "user-123", "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": o.iss, "aud": "tink", "sub": "user-123", "org_id": "org-abc", "exp": time.Now().Add(lives).Unix(),
 	}).Serialize()
 	if err != nil {
 		t.Fatal(err)
@@ -222,11 +224,11 @@ func TestSeedsOuterEdge(t *testing.T) {
 		t.Fatalf("got %v %q, %v", answer, body, err)
 	}
 	seen := o.seen.Load()
-	if seen.ProtoMajor != 2 || seen.Header.Get("X-Auth-Subject") != "user-123" ||
+	if seen.ProtoMajor != 2 || seen.Header.Get("X-Auth-Subject") != "user-123" || seen.Header.Get("X-Auth-Org") != "org-abc" ||
 		seen.Header.Get("X-Forwarded-Proto") != "https" || seen.Header.Get("X-Forwarded-For") != "127.0.0.1" {
 		t.Errorf("Tink Server saw %s %v", seen.Proto, seen.Header)
 	}
-	for name, token := range map[string]string{"no token": "", "made up": "a.b.c"} {
+	for name, token := range map[string]string{"no token": "", "made up": "a.b.c", "expired": o.tokenFor(t, -time.Hour)} {
 		answer, _, err := o.call(t, h2, token)
 		if err != nil || answer.Header.Get("Grpc-Status") != "16" {
 			t.Errorf("%s: got %v, %v; want UNAUTHENTICATED", name, answer, err)
@@ -242,8 +244,8 @@ func TestSeedsOuterEdge(t *testing.T) {
 
 	for _, c := range []*http.Client{o.client(t, tls.VersionTLS12, "http/1.1"), o.client(t, 0, "http/1.1"), o.client(t, 0, "h2")} {
 		for path, want := range map[string]int{
-			"/tink-stack/hook.ipxe": http.StatusOK, "/hook.ipxe": http.StatusNotFound,
-			"/tink-stack/../tls.key": http.StatusNotFound, "/tink-stack/%2e%2e/tls.key": http.StatusNotFound,
+			"/tink-stack/hook.ipxe": http.StatusOK, "/hook.ipxe": http.StatusNotFound, "/tink-stack/": http.StatusNotFound,
+			"/tink-stacks/hook.ipxe": http.StatusNotFound, "/tink-stack/../tls.key": http.StatusNotFound, "/tink-stack/%2e%2e/tls.key": http.StatusNotFound,
 		} {
 			if code, body := o.get(t, c, path); code != want || want == http.StatusOK && body != "#!ipxe\n" {
 				t.Errorf("%s: got %d %q", path, code, body)
@@ -261,6 +263,17 @@ func TestSeedsOuterEdge(t *testing.T) {
 			t.Errorf("%s: a client that speaks both was given %q, want %q", host, got, want)
 		}
 		_ = conn.Close()
+	}
+	// Another name than the connection's: the other route must not be reached past its own TLS.
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+filesHost+"/tink-stack/hook.ipxe", nil)
+	r.Host = tinkHost
+	elsewhere, err := o.client(t, 0, "http/1.1").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere.Body.Close()
+	if elsewhere.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("another name: got %d", elsewhere.StatusCode)
 	}
 	refused := 0
 	for range 400 {
