@@ -119,8 +119,8 @@ func (f *Files) changed(ctx context.Context) bool {
 	return changed
 }
 
-// Task reloads what files say until it is told to end. It is a daemon.Task, and always ready: with wrong files the former
-// texts stay in force.
+// Task reloads what files say until it is told to end. It is a daemon.Task, and always ready: with wrong files the
+// former texts stay in force.
 type Task struct {
 	Name   string
 	Files  *Files
