@@ -38,7 +38,7 @@ const (
 // PoolServers are those that are known.
 var PoolServers = []PoolServer{Kea4, Dhcpd, Dnsmasq}
 
-// Kea4 is Kea's. The version of Debian 12 knows no override yet.
+// Kea4 is Kea's.
 var Kea4 = PoolServer{
 	Name: "Kea", Program: "kea-dhcp4", Package: "kea-dhcp4-server", ready: "DHCP4_STARTED",
 	process: func(dir string, pools []pool) (Process, error) {
@@ -95,7 +95,9 @@ var Dnsmasq = PoolServer{
 			fmt.Sprintf("--dhcp-option-force=option:T1,%d", poolRenew),
 		}
 		for _, p := range pools {
-			args = append(args, fmt.Sprintf("--dhcp-range=%s,%s,%s,2m", p.first, p.last, netmask(p.net))) // its least
+			args = append(args,
+				fmt.Sprintf("--dhcp-range=set:%s,%s,%s,%s,2m", p.first, p.first, p.last, netmask(p.net)), // its least
+				fmt.Sprintf("--dhcp-option=tag:%s,option:router,%s", p.first, p.gateway))                 // or it would be the relay's giaddr
 		}
 		return Process{Args: args, Tmpfs: []string{"/run"}}, nil // its pid file
 	},
