@@ -95,9 +95,9 @@ var Dnsmasq = PoolServer{
 			fmt.Sprintf("--dhcp-option-force=option:T1,%d", poolRenew),
 		}
 		for _, p := range pools {
-			args = append(args,
-				fmt.Sprintf("--dhcp-range=set:%s,%s,%s,%s,2m", p.first, p.first, p.last, netmask(p.net)), // its least
-				fmt.Sprintf("--dhcp-option=tag:%s,option:router,%s", p.first, p.gateway))                 // or it would be the relay's giaddr
+			// dnsmasq gives no shorter lease than two minutes, and names the relay's giaddr where it is told no router.
+			args = append(args, fmt.Sprintf("--dhcp-range=set:%s,%s,%s,%s,2m", p.first, p.first, p.last, netmask(p.net)),
+				fmt.Sprintf("--dhcp-option=tag:%s,option:router,%s", p.first, p.gateway))
 		}
 		return Process{Args: args, Tmpfs: []string{"/run"}}, nil // its pid file
 	},
