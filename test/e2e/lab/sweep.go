@@ -155,13 +155,16 @@ func remove(id string) error {
 	links, err := filepath.Glob(filepath.Join(netnsDir, netnsPrefix+id+"-*"))
 	faults = append(faults, err)
 	for _, link := range links {
-		faults = append(faults, os.Remove(link))
+		if err := os.Remove(link); !errors.Is(err, fs.ErrNotExist) {
+			faults = append(faults, err)
+		}
 	}
 	mounts, err := filepath.Glob(filepath.Join(dir, mountsDir, "*"))
 	faults = append(faults, err)
 	for _, mount := range mounts {
 		err := unix.Unmount(mount, unix.MNT_DETACH)
-		if err != nil && !errors.Is(err, unix.EINVAL) { // not mounted: made, but not yet bound
+		// EINVAL: made, but not yet bound. A lab that was killed in its end is swept by more than one.
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
 			faults = append(faults, fmt.Errorf("failed to unmount %s: %w", mount, err))
 		}
 	}
