@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return ports(ctx, s.checks, stdout, stderr)
 	}
 	if !s.json {
-		s.options.Progress = func(what string) { fmt.Fprintf(stderr, "... %s\n", clean(what)) }
+		s.options.Progress = func(what string) { fmt.Fprintf(stderr, "... %s\n", doctor.Clean(what)) }
 	}
 	report := doctor.Run(ctx, s.options)
 	if s.json {

@@ -37,7 +37,8 @@ func ports(ctx context.Context, checks []port.Check, stdout, stderr io.Writer) i
 			verdict, r.detail = "FAILED", r.err.Error()
 			failed++
 		}
-		fmt.Fprintf(stdout, "%-6s  %-12s  %s  (%s)\n", verdict, r.name, clean(r.detail), r.took.Round(time.Millisecond))
+		fmt.Fprintf(stdout, "%-6s  %-12s  %s  (%s)\n",
+			verdict, r.name, doctor.Clean(r.detail), r.took.Round(time.Millisecond))
 	}
 	if failed > 0 {
 		fmt.Fprintf(stderr, "stack-doctor: %d of %d checks failed\n", failed, len(checks))

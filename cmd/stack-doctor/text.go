@@ -5,12 +5,8 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/doctor"
 )
-
-// clean makes a text fit for a terminal.
-func clean(text string) string { return boot.CleanCut(text, 500) }
 
 // write is the result for people: what was asked and heard, then what is in the way.
 func write(w io.Writer, r *doctor.Report) error {

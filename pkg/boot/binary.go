@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// version begins every encoded event, and changes with what is encoded. Programs of one pod come from one image, or
+// version begins every encoded event, and changes with its fields. Programs of one pod come from one image, or
 // from images that are replaced together: another version is refused, not read.
 const version = 3
 
@@ -38,14 +38,9 @@ func number[T int64 | uint8 | uint16 | uint32 | uint64](c *coder, field *T) {
 
 // octets are a zero where all of them are, as most are, and else a one and themselves.
 func (c *coder) octets(field []byte) {
-	some := uint8(0)
-	for _, b := range field {
-		if b != 0 {
-			some = 1
-		}
-	}
-	switch number(c, &some); {
-	case some == 0:
+	some := slices.ContainsFunc(field, func(b byte) bool { return b != 0 })
+	switch c.flag(&some); {
+	case !some:
 	case !c.reads:
 		c.b = append(c.b, field...)
 	case len(c.b) < len(field):

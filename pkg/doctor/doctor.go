@@ -173,7 +173,7 @@ func (r *run) find(name, format string, args ...any) {
 
 // step notes a question that began at a time.
 func (r *run) step(since time.Time, asked, of, heard string) {
-	s := Step{clean(asked), clean(of), clean(heard), time.Since(since).Seconds()}
+	s := Step{Clean(asked), Clean(of), Clean(heard), time.Since(since).Seconds()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Asked = append(r.report.Asked, s)

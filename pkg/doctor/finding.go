@@ -38,7 +38,7 @@ type row struct {
 	by       []string // the findings that explain this one, which is not worth telling beside them
 }
 
-// Finding is what was found in one run.
+// Finding is a row of the table that holds in one run, with its sentence.
 type Finding struct {
 	Name     string   `json:"name"` // of the row; stable
 	Severity Severity `json:"severity"`
@@ -68,7 +68,7 @@ var table = sync.OnceValue(func() []row {
 		if severity < 0 {
 			panic(fmt.Sprintf("findings.tsv: %q is no severity", cells[1]))
 		}
-		// The third cell is for readers of the table: what was seen.
+		// The third cell, the sign of a fault, is for readers of the table.
 		r := row{name: cells[0], severity: Severity(severity), remedy: cells[3], by: strings.Fields(cells[4])}
 		if r.remedy == ofBoots {
 			r.remedy = causes[r.name]
@@ -83,7 +83,7 @@ var table = sync.OnceValue(func() []row {
 func found(name, format string, args ...any) Finding {
 	for _, r := range table() {
 		if r.name == name {
-			return Finding{Name: name, Severity: r.severity, Text: clean(fmt.Sprintf(format, args...)), Remedy: r.remedy}
+			return Finding{Name: name, Severity: r.severity, Text: Clean(fmt.Sprintf(format, args...)), Remedy: r.remedy}
 		}
 	}
 	panic("no finding is named " + name)
@@ -111,5 +111,5 @@ func highest(all []Finding) (worst Severity) {
 // mostText is how many bytes of a text are shown.
 const mostText = 500
 
-// clean makes a text fit for a terminal, and not too long for it.
-func clean(text string) string { return boot.Cut(boot.Clean([]byte(text)), mostText, "...") }
+// Clean makes a text fit for a terminal, and not too long for it.
+func Clean(text string) string { return boot.Cut(boot.Clean([]byte(text)), mostText, "...") }

@@ -83,7 +83,7 @@ func TestClean(t *testing.T) {
 		"a\u202eb\u2028c\x9b\xffd\n": "a\ufffdb\ufffdc\ufffdd\ufffd",
 		strings.Repeat("x", 600):     strings.Repeat("x", mostText-3) + "...",
 	} {
-		if got := clean(text); got != want {
+		if got := Clean(text); got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
-// TestOption82: what the server sees, and what the client gets when the server echoes option 82. What is there already
-// stays as it is.
+// TestOption82 compares the server's view of requests with option 82, and the client's of replies that echo it. An option
+// that is there already stays as it is.
 func TestOption82(t *testing.T) {
 	const ours, theirs = "\x52\x0a\x01\x08macvlan0", "\x52\x03\x01\x01x"
 	circuit := []SubOption{CircuitID}

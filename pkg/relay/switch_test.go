@@ -163,7 +163,7 @@ func TestForgedOption82(t *testing.T) {
 	}
 }
 
-// TestLinkWithoutOptions: what has another cookie gets no option 82; nothing of it changes.
+// TestLinkWithoutOptions: a message with another cookie gets no option 82; nothing of it changes.
 func TestLinkWithoutOptions(t *testing.T) {
 	for name, vend := range map[string]string{
 		"none": "", "zeroes": "\x00\x00\x00\x00", "CMU": "CMU\x00", "damaged": "\x53\x63\x35\x01\x35\x01\x0a\xff", "ones": "\xff\xff\xff\xff",

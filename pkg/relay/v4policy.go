@@ -143,8 +143,8 @@ func (r *Relay) mayBring82(a *arrival) bool {
 }
 
 // addOption82 adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never on a listener to a
-// request that has a giaddr), and notes in o what was added. linked: the server can tell the link without the giaddr.
-// Where it cannot, the caller must leave the giaddr of a unicast.
+// request that has a giaddr), and notes the added sub-options in o. linked: the server can tell the link without the
+// giaddr. Where it cannot, the caller must leave the giaddr of a unicast.
 func (w *worker) addOption82(
 	m dhcp.Message, k *key, a *arrival, o *origin, has82 bool, targets *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {

@@ -70,14 +70,9 @@ func (*v6) describe(config *Config, l *Listener, at *net.Interface) link {
 	} else if own := server.FirstAddress(at, true); own.IsValid() {
 		known.address = own.As16()
 	}
-	addresses, err := at.Addrs()
-	if err != nil {
-		return known
-	}
-	for _, each := range addresses {
-		prefix, ok := each.(*net.IPNet)
-		if address, valid := netip.AddrFromSlice(prefix.IP); ok && valid && address.Is6() && address.IsLinkLocalUnicast() {
-			known.local = address.As16()
+	for _, each := range server.Prefixes(at.Addrs()) {
+		if each.Addr().Is6() && each.Addr().IsLinkLocalUnicast() {
+			known.local = each.Addr().As16()
 			break
 		}
 	}

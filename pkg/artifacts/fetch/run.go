@@ -83,8 +83,8 @@ func (f *Fetcher) adopt(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Reload reads the settings and has [Fetcher.Run] go on by them. Wrong ones change nothing. The volume stays: it is
-// what is being served.
+// Reload reads the settings and has [Fetcher.Run] go on by them. Wrong ones change nothing. The volume stays:
+// machines are served from it.
 func (f *Fetcher) Reload(load func() (Config, error)) {
 	wanted, err := load()
 	f.mu.Lock()

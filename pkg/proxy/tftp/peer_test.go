@@ -272,7 +272,7 @@ func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
 		packet = binary.BigEndian.AppendUint16([]byte{0, opAck}, n)
 		return send()
 	}
-	// again acknowledges what came last, also in the midst of a window.
+	// again acknowledges the last block that came, also in the midst of a window.
 	again := func() error {
 		if content.Len() > 0 {
 			return ack(expected - 1)

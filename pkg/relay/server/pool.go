@@ -247,15 +247,15 @@ const defaultMTU = 1500
 func mtuOf(address netip.Addr) int {
 	links, _ := net.Interfaces()
 	for i := range links {
-		if has(prefixes(links[i].Addrs()), address) {
+		if has(Prefixes(links[i].Addrs()), address) {
 			return links[i].MTU
 		}
 	}
 	return defaultMTU
 }
 
-// prefixes are addresses as package net finds them, with the lengths of their networks; none after an error.
-func prefixes(addresses []net.Addr, _ error) (all []netip.Prefix) {
+// Prefixes are addresses as package net finds them, with the lengths of their networks; none after an error.
+func Prefixes(addresses []net.Addr, _ error) (all []netip.Prefix) {
 	for _, each := range addresses {
 		if prefix, ok := each.(*net.IPNet); ok {
 			address, _ := netip.AddrFromSlice(prefix.IP)
@@ -293,7 +293,7 @@ func (p *Pool) resolve(ctx context.Context, s *Server) ([]netip.Addr, error) {
 
 // impossible says why no server can be at an address: it is this relay, or all of a network.
 func (p *Pool) impossible(at netip.AddrPort) error {
-	for _, own := range prefixes(net.InterfaceAddrs()) {
+	for _, own := range Prefixes(net.InterfaceAddrs()) {
 		next := at.Addr().Next()
 		switch {
 		case !at.Addr().Is4() || !own.Contains(at.Addr()) || own.Addr().IsLoopback():
@@ -345,7 +345,7 @@ func (p *Pool) sourceFor(server netip.AddrPort) (netip.Addr, error) {
 
 // FirstAddress is an interface's first address of a family that others can know, invalid if it has none.
 func FirstAddress(link *net.Interface, ipv6 bool) netip.Addr {
-	for _, each := range prefixes(link.Addrs()) {
+	for _, each := range Prefixes(link.Addrs()) {
 		if each.Addr().Is6() == ipv6 && Usable(each.Addr()) {
 			return each.Addr()
 		}
@@ -369,7 +369,7 @@ func sourceTowards(server netip.AddrPort) (netip.Addr, error) {
 
 // ownAddress is nil if an interface of this namespace carries the address.
 func ownAddress(address netip.Addr) error {
-	if has(prefixes(net.InterfaceAddrs()), address) {
+	if has(Prefixes(net.InterfaceAddrs()), address) {
 		return nil
 	}
 	return fmt.Errorf("upstream address %s is on no interface here", address)
